@@ -1,0 +1,35 @@
+# Every target makes the virtual environment it needs; a change of pyproject.toml or constraints.txt renews it.
+PYTHON ?= python3
+BIN := .venv/bin
+# The constraints also bind what builds the package, so that an install is the same every time.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install
+
+.PHONY: test check bench format clean help
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+test: .venv/dev  ## install what is missing and run every test
+	@echo "== tests =="
+	$(BIN)/python -m pytest
+
+check: .venv/dev  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/dev  ## put the style right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/bench  ## measure against the peers (about 5 minutes) and renew docs/performance.md
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove the virtual environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/dev .venv/bench: .venv/%: pyproject.toml constraints.txt
+	@echo "== setting up .venv ($*) =="
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[$*]'
+	@touch $@

@@ -1,0 +1,52 @@
+"""What every objective asks of its input, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from segcal.types import UserError, check_arrays
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def objective(function: F) -> F:
+    """Check shapes and types before a loss runs, and give it plain tensors in at least float32.
+
+    Half-precision logits (autocast) are widened: a softmax in 8 or 11 bits is no basis for calibration. Label values are
+    not scanned here: the first look-up of a label inside the loss fails on its own, and that failure is reworded.
+    """
+
+    @wraps(function)
+    def checked(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
+        check_arrays(logits, labels)
+        logits = plain(logits)
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()
+        labels = plain(labels).long()
+        try:
+            return function(logits, labels, **settings)
+        except (IndexError, RuntimeError) as error:
+            if "out of bounds" not in str(error):
+                raise
+        raise UserError(
+            f"labels must lie in 0..{logits.shape[1] - 1}, or equal ignore_index; "
+            f"got values from {int(labels.min())} to {int(labels.max())}"
+        )
+
+    return cast(F, checked)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Drop a tensor subclass such as MONAI's MetaTensor, whose bookkeeping would slow every operation."""
+    return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
+
+
+def counted(labels: Tensor, ignore_index: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """1.0 where a voxel counts and 0.0 where it is ignored, and how many count (at least 1, so that a mean is finite)."""
+    weight = labels.ne(ignore_index).to(like.dtype)
+    return weight, weight.sum().clamp_min(1)

@@ -1,0 +1,169 @@
+"""The paper's other training objectives, each a pure function `(logits, labels, *, settings)`, mean over voxels.
+
+Voxels labelled `ignore_index` count nowhere; a batch in which every voxel is ignored gives 0, not NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segcal.losses.checks import counted, objective
+from segcal.losses.dice import soft_dice
+from segcal.losses.margin import mbls
+from segcal.types import IGNORE, UserError, check_range
+
+
+@objective
+def ce(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORE) -> Tensor:
+    r"""Cross-entropy, $-\log s_y$.
+
+    >>> ce(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+    tensor(0.6931)
+    """
+    return ls(logits, labels, alpha=0.0, ignore_index=ignore_index)
+
+
+@objective
+def ls(logits: Tensor, labels: Tensor, *, alpha: float = 0.1, ignore_index: int = IGNORE) -> Tensor:
+    r"""Label smoothing: cross-entropy with the target $y(1-\alpha) + \alpha/K$ (Szegedy et al. 2016).
+
+    >>> ls(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), alpha=0.1)
+    tensor(0.2269)
+    """
+    check_range("alpha", alpha, 0, 1)
+    _, n_counted = counted(labels, ignore_index, logits)
+    total = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=alpha)
+    return total / n_counted
+
+
+@objective
+def focal(logits: Tensor, labels: Tensor, *, gamma: float = 2.0, ignore_index: int = IGNORE) -> Tensor:
+    r"""Focal loss, $-(1-s_y)^\gamma \log s_y$ (Lin et al. 2017).
+
+    >>> focal(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), gamma=1.0)
+    tensor(0.3466)
+    """
+    check_range("gamma", gamma, 0)
+    _, n_counted = counted(labels, ignore_index, logits)
+    nll = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="none")
+    # expm1 keeps 1 - s_y exact near s_y = 1; the floor keeps the power's slope finite there when gamma < 1.
+    miss = torch.expm1(-nll).neg().clamp_min(torch.finfo(nll.dtype).tiny)
+    return (miss.pow(gamma) * nll).sum() / n_counted
+
+
+@objective
+def ecp(logits: Tensor, labels: Tensor, *, weight: float = 0.1, ignore_index: int = IGNORE) -> Tensor:
+    r"""Explicit confidence penalty, $\mathrm{CE} - \lambda H(s)$ with $H(s) = -\sum_k s_k \log s_k$ (Pereyra et al. 2017).
+
+    >>> ecp(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), weight=1.0)
+    tensor(0.)
+    """
+    check_range("weight", weight, 0)
+    voxel_weight, n_counted = counted(labels, ignore_index, logits)
+    log_probs = F.log_softmax(logits, 1)
+    nll = F.nll_loss(log_probs, labels, ignore_index=ignore_index, reduction="sum")
+    negative_entropy = (log_probs.exp() * log_probs).sum(1) * voxel_weight  # (N, *S)
+    return (nll + weight * negative_entropy.sum()) / n_counted
+
+
+@objective
+def svls(
+    logits: Tensor, labels: Tensor, *, kernel_size: int = 3, sigma: float = 1.0, ignore_index: int = IGNORE
+) -> Tensor:
+    r"""Spatially varying label smoothing: cross-entropy with labels blurred in space (Islam and Glocker 2021).
+
+    Half of a voxel's target is its own label; the other half is its neighbours' labels, weighted by a Gaussian. Labels
+    are edge-replicated at the border. An ignored voxel lends its neighbours nothing: their other labels are scaled up.
+
+    >>> svls(torch.tensor([[[0.0, 0.0], [0.0, 0.0]]]), torch.tensor([[0, 1]]))
+    tensor(0.6931)
+    """
+    _, n_counted = counted(labels, ignore_index, logits)
+    target = smoothed_labels(
+        labels, logits.shape[1], kernel_size=kernel_size, sigma=sigma, ignore_index=ignore_index, dtype=logits.dtype
+    )
+    return F.cross_entropy(logits, target, reduction="sum") / n_counted
+
+
+@torch.no_grad()
+def smoothed_labels(
+    labels: Tensor,
+    n_classes: int,
+    *,
+    kernel_size: int = 3,
+    sigma: float = 1.0,
+    ignore_index: int = IGNORE,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The soft targets (N, K, *S) of `svls`; zero at ignored voxels."""
+    if kernel_size < 3 or kernel_size % 2 == 0:
+        raise UserError(f"kernel_size must be an odd number from 3; got {kernel_size}")
+    if not 0 < sigma < math.inf:
+        raise UserError(f"sigma must be positive and finite; got {sigma}")
+    if labels.ndim < 2:
+        raise UserError(f"svls needs labels with at least one spatial axis; got shape {tuple(labels.shape)}")
+    line = torch.exp(-0.5 * ((torch.arange(kernel_size) - kernel_size // 2) / sigma) ** 2)
+    line = line / line.sum()
+    kept = labels.ne(ignore_index).to(dtype).unsqueeze(1)  # (N, 1, *S)
+    own = kept.new_zeros(labels.shape[0], n_classes, *labels.shape[1:])
+    own.scatter_(1, labels.unsqueeze(1).where(kept > 0, 0), kept)
+    around = own
+    for axis in range(2, own.ndim):
+        around = _blurred(around, line.tolist(), axis)
+    # The Gaussian is separable, the kernel with its raised centre is not; but it is a mixture of a point and a Gaussian.
+    centre = float(line[kernel_size // 2]) ** (own.ndim - 2)
+    target = around.sub_(own, alpha=centre).mul_(0.5 / (1 - centre)).add_(own, alpha=0.5)
+    return target.mul_(kept / target.sum(1, keepdim=True).clamp_min(torch.finfo(dtype).tiny))
+
+
+def _blurred(x: Tensor, line: list[float], axis: int) -> Tensor:
+    """Convolve along one axis with a symmetric kernel; slices beyond the border repeat the last one."""
+    radius, size = len(line) // 2, x.shape[axis]
+    first, last = x.narrow(axis, 0, 1), x.narrow(axis, size - 1, 1)
+    out = x * line[radius]
+    for step in range(1, radius + 1):
+        beyond, weight = min(step, size), line[radius + step]
+        out.narrow(axis, beyond, size - beyond).add_(x.narrow(axis, 0, size - beyond), alpha=weight)
+        out.narrow(axis, 0, beyond).add_(first, alpha=weight)
+        out.narrow(axis, 0, size - beyond).add_(x.narrow(axis, beyond, size - beyond), alpha=weight)
+        out.narrow(axis, size - beyond, beyond).add_(last, alpha=weight)
+    return out
+
+
+@objective
+def ce_dice(
+    logits: Tensor, labels: Tensor, *, include_background: bool = False, ignore_index: int = IGNORE
+) -> Tensor:
+    """Cross-entropy plus soft Dice loss.
+
+    >>> ce_dice(torch.tensor([[[50.0, 0.0], [0.0, 50.0]]]), torch.tensor([[0, 1]]))
+    tensor(0.)
+    """
+    dice = soft_dice(logits, labels, include_background=include_background, ignore_index=ignore_index)
+    return ce(logits, labels, ignore_index=ignore_index) + dice
+
+
+@objective
+def mbls_dice(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    margin: float = 10.0,
+    weight: float = 0.1,
+    penalty: str = "l1",
+    class_reduction: str = "sum",
+    include_background: bool = False,
+    ignore_index: int = IGNORE,
+) -> Tensor:
+    """Cross-entropy, soft Dice loss and the margin term; Dice over the same classes as in `ce_dice`.
+
+    >>> mbls_dice(torch.tensor([[[8.0, 0.0], [0.0, 8.0]]]), torch.tensor([[0, 1]])) < 0.01
+    tensor(True)
+    """
+    dice = soft_dice(logits, labels, include_background=include_background, ignore_index=ignore_index)
+    margins = {"margin": margin, "weight": weight, "penalty": penalty, "class_reduction": class_reduction}
+    return mbls(logits, labels, **margins, ignore_index=ignore_index) + dice

@@ -1,0 +1,112 @@
+"""Distances between the surfaces of a predicted and a reference object.
+
+A surface voxel is one with a face neighbour outside the object (or outside the image), as in medpy and MONAI. Each distance
+runs between voxel centres, to the nearest surface voxel of the other object, found in a KD-tree over surface voxels alone:
+time and memory grow with the surface, not with the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from segcal.metrics.overlap import check_label_maps
+from segcal.types import IGNORE, UserError
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The distances of one class in one case; both are empty when either object is."""
+
+    to_reference: NDArray[np.float64]  # from each surface voxel of the prediction
+    to_prediction: NDArray[np.float64]  # from each surface voxel of the reference
+    missed: bool  # present in one of the two only
+
+
+def surfaces(
+    pred: Tensor, labels: Tensor, *, n_classes: int, spacing: Sequence[float] | None, ignore_index: int = IGNORE
+) -> list[Surface]:
+    """Surface distances of every foreground class, from label maps (*S) of one case in 2D or 3D.
+
+    `spacing` is the size of a voxel along each axis, in millimetres; `None` asks for distances in voxels.
+
+    >>> pred, labels = torch.zeros(5, 5).long(), torch.zeros(5, 5).long()
+    >>> pred[1, 1] = labels[1, 3] = 1
+    >>> found = surfaces(pred, labels, n_classes=3, spacing=(1.0, 0.5))
+    >>> asd(found), missed(found)
+    (tensor([1., nan], dtype=torch.float64), tensor([0, 0]))
+    """
+    check_label_maps(pred, labels, n_classes, ignore_index)
+    size = np.ones(pred.ndim) if spacing is None else np.asarray(spacing, dtype=float)
+    if size.shape != (pred.ndim,) or not (np.isfinite(size) & (size > 0)).all():
+        raise UserError(f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}")
+    narrow = torch.uint8 if n_classes <= 256 else torch.int32
+    kept = labels != ignore_index
+    maps = [(values * kept).to(narrow).cpu().numpy() for values in (pred, labels)]
+    boxes = [ndimage.find_objects(values, max_label=n_classes - 1) for values in maps]
+    return [_surface(*maps, k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
+
+
+Box = tuple[slice, ...] | None
+
+
+def _surface(
+    pred: NDArray[np.integer], labels: NDArray[np.integer], k: int, pred_box: Box, label_box: Box, size: NDArray[np.float64]
+) -> Surface:
+    if pred_box is None or label_box is None:
+        none = np.empty(0)
+        return Surface(none, none, missed=(pred_box is None) != (label_box is None))
+    points = [_outline(values[box] == k) + [s.start for s in box] for values, box in ((pred, pred_box), (labels, label_box))]
+    p, r = (where * size for where in points)
+    # Unbalanced trees are built several times faster, and on surfaces answer as fast.
+    tree_p, tree_r = (cKDTree(where, balanced_tree=False, compact_nodes=False) for where in (p, r))
+    return Surface(tree_r.query(p)[0], tree_p.query(r)[0], missed=False)
+
+
+def _outline(region: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The indices (n, d) of the region's surface voxels."""
+    inside = region.copy()
+    for axis in range(region.ndim):
+        inner, whole = np.moveaxis(inside, axis, 0), np.moveaxis(region, axis, 0)  # views
+        inner[1:] &= whole[:-1]
+        inner[:-1] &= whole[1:]
+        inner[0] = inner[-1] = False
+    return np.argwhere(region & ~inside)
+
+
+def asd(found: Sequence[Surface]) -> Tensor:
+    """Average surface distance per class (K-1,), directed from prediction to reference as in the paper's code.
+
+    Blind to what the prediction leaves out: read it beside `assd`. NaN where either object is absent.
+    """
+    return _per_class(found, lambda s: s.to_reference.mean())
+
+
+def assd(found: Sequence[Surface]) -> Tensor:
+    """Average symmetric surface distance per class (K-1,): the mean over the distances of both directions together."""
+    return _per_class(found, lambda s: np.concatenate([s.to_reference, s.to_prediction]).mean())
+
+
+def hd95(found: Sequence[Surface]) -> Tensor:
+    """95th percentile Hausdorff distance per class (K-1,): the larger of the two directions' percentiles.
+
+    As in MONAI and Metrics Reloaded. The other usual definition (medpy) takes the percentile of both directions together,
+    where a long surface can hide that much of a short one is far away; ours is never the smaller of the two.
+    """
+    return _per_class(found, lambda s: max(np.percentile(s.to_reference, 95), np.percentile(s.to_prediction, 95)))
+
+
+def missed(found: Sequence[Surface]) -> Tensor:
+    """1 per class (K-1,) that is present in one of prediction and reference only, else 0."""
+    return torch.tensor([int(s.missed) for s in found])
+
+
+def _per_class(found: Sequence[Surface], value: Callable[[Surface], float]) -> Tensor:
+    return torch.tensor([value(s) if len(s.to_reference) else torch.nan for s in found], dtype=torch.float64)

@@ -1,0 +1,57 @@
+"""What every room shares: the error a user sees, and the shapes that arrays have.
+
+`logits` and `probs` are (N, K, *S): items, classes, then zero or more spatial axes. `labels` are (N, *S) integers.
+Nothing here imports torch, so that `segcal --help` and `import segcal` stay instant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORE = -100
+"""The label value that no loss and no metric counts, unless told otherwise; the same as PyTorch's."""
+
+
+class UserError(ValueError):
+    """Something the user can put right. One sentence: what was wrong, what was got, what is allowed."""
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise unless a setting has one of its allowed values.
+
+    >>> check_choice("penalty", "l3", ("l1", "l2"))
+    Traceback (most recent call last):
+    segcal.types.UserError: unknown penalty 'l3'; choose one of l1, l2
+    """
+    if value not in allowed:
+        raise UserError(f"unknown {name} {value!r}; choose one of {', '.join(allowed)}")
+
+
+def check_range(name: str, value: float, low: float, high: float = float("inf")) -> None:
+    """Raise unless a number lies in [low, high]; NaN never does.
+
+    >>> check_range("alpha", 1.5, 0, 1)
+    Traceback (most recent call last):
+    segcal.types.UserError: alpha must lie in [0, 1]; got 1.5
+    """
+    if not low <= value <= high:
+        allowed = f"lie in [{low:g}, {high:g}]" if high < float("inf") else f"be at least {low:g}"
+        raise UserError(f"{name} must {allowed}; got {value}")
+
+
+def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> None:
+    """Raise unless `scores` (logits or probs) and `labels` fit together; looks at shapes and types only."""
+    if not scores.is_floating_point():
+        raise UserError(f"{name} must be floating point; got {scores.dtype}")
+    if scores.ndim < 2 or scores.shape[1] < 2:
+        raise UserError(f"{name} must be (N, K, *S) with K >= 2 classes; got shape {tuple(scores.shape)}")
+    if labels.is_floating_point() or labels.is_complex():
+        raise UserError(f"labels must be integers; got {labels.dtype}")
+    expected = (scores.shape[0], *scores.shape[2:])
+    if labels.shape != expected:
+        raise UserError(
+            f"labels must have shape {expected} for {name} of shape {tuple(scores.shape)}; got {tuple(labels.shape)}"
+        )

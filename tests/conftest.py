@@ -1,0 +1,15 @@
+import os
+
+import hypothesis
+import pytest
+import torch
+
+# Two threads on two busy cores are slower than one, and make times, not values, depend on the neighbours.
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("segcal", deadline=None, max_examples=60, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("segcal")
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
