@@ -1,4 +1,5 @@
 import os
+import socket
 
 import hypothesis
 import pytest
@@ -13,3 +14,10 @@ hypothesis.settings.load_profile("segcal")
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unused_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

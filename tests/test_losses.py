@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+
 from segcal import losses
 from segcal.losses import LOSSES
 

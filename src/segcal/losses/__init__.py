@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segcal.losses.dice import soft_dice
-from segcal.losses.margin import margin_penalty, mbls
-from segcal.losses.objectives import ce, ce_dice, ecp, focal, ls, mbls_dice, smoothed_labels, svls
+from segcal.losses.dice import ce_dice, soft_dice
+from segcal.losses.margin import margin_penalty, mbls, mbls_dice
+from segcal.losses.pointwise import ce, ecp, focal, ls, smoothed_labels, svls
 from segcal.types import UserError, check_choice
 
 __all__ = ["LOSSES", "Criterion", "Loss", "ce", "ce_dice", "ecp", "focal", "ls", "margin_penalty", "mbls", "mbls_dice"]
@@ -80,6 +80,7 @@ class Criterion(nn.Module):
         self.loss, self.settings = loss, settings
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of logits (N, K, *S) against a target (N, *S) or (N, 1, *S)."""
         if target.ndim == logits.ndim and target.shape[1] == 1:
             target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
         if target.is_floating_point():

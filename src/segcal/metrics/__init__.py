@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -61,6 +62,7 @@ class Metric:
 
     @property
     def arrow(self) -> str:
+        """Which way is better, as printed beside the label."""
         return {"higher": "↑", "lower": "↓", "zero": "→0"}[self.better]
 
 
@@ -85,7 +87,5 @@ METRICS: dict[str, Metric] = {
 
 def __getattr__(name: str) -> Any:
     if name in ("CalibrationScores", "OverlapScores"):  # torchmetrics takes seconds to import: only for those who use it
-        from segcal.metrics import modules
-
-        return getattr(modules, name)
+        return getattr(import_module("segcal.metrics.modules"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

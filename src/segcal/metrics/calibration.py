@@ -57,6 +57,7 @@ class Reliability:
 
     @property
     def n_voxels(self) -> Tensor:
+        """How many voxels were counted."""
         return self.top.count.sum()
 
     @staticmethod
@@ -109,9 +110,7 @@ def reliability_of_probs(
     return total
 
 
-def _chunks(
-    scores: Tensor, labels: Tensor, mask: str, ring: int, ignore_index: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(scores: Tensor, labels: Tensor, mask: str, ring: int, ignore_index: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The masked voxels, some at a time: scores (K, M) in at least float32, labels (M,)."""
     n_items, n_classes = scores.shape[:2]
     kept = voxel_mask(scores, labels, mask, ring=ring, ignore_index=ignore_index).reshape(n_items, -1)

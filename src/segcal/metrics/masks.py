@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -14,6 +13,7 @@ MASKS = ("reference", "all", "prediction", "union", "ring")
 def voxel_mask(scores: Tensor, labels: Tensor, mask: str, *, ring: int, ignore_index: int) -> Tensor:
     """The voxels (N, *S) that count: bool; never those labelled `ignore_index`.
 
+    >>> import torch
     >>> labels = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
     >>> voxel_mask(torch.zeros(1, 2, 8), labels, "ring", ring=1, ignore_index=-100).int()
     tensor([[0, 0, 1, 1, 0, 0, 0, 0]], dtype=torch.int32)

@@ -92,6 +92,7 @@ class CalibrationScores(_Scores):
         return Reliability(top, classes, self.nll, self.brier)
 
     def compute(self) -> dict[str, Tensor]:
+        """Each score as the mean over cases, and as `<key>_pooled`."""
         pooled = {f"{key}_pooled": METRICS[key].function(self.bins) for key in self.keys}
         return _means(self.keys, self.case_sum, self.case_count) | pooled
 
@@ -132,6 +133,7 @@ class OverlapScores(_Scores):
         self.confusion += counts
 
     def compute(self) -> dict[str, Tensor]:
+        """Each score per foreground class (K-1,)."""
         scores = _means(self.keys, self.case_sum, self.case_count)
         scores["missed"] = self.case_sum[self.keys.index("missed")]
         return scores | {"dice_pooled": METRICS["dice"].function(self.confusion)}

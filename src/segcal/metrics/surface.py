@@ -49,9 +49,9 @@ def surfaces(
         raise UserError(f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}")
     narrow = torch.uint8 if n_classes <= 256 else torch.int32
     kept = labels != ignore_index
-    maps = [(values * kept).to(narrow).cpu().numpy() for values in (pred, labels)]
+    maps: list[NDArray[np.integer]] = [(values.to(narrow) * kept).cpu().numpy() for values in (pred, labels)]
     boxes = [ndimage.find_objects(values, max_label=n_classes - 1) for values in maps]
-    return [_surface(*maps, k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
+    return [_surface(maps[0], maps[1], k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
 
 
 Box = tuple[slice, ...] | None
@@ -98,7 +98,7 @@ def hd95(found: Sequence[Surface]) -> Tensor:
     """95th percentile Hausdorff distance per class (K-1,): the larger of the two directions' percentiles.
 
     As in MONAI and Metrics Reloaded. The other usual definition (medpy) takes the percentile of both directions together,
-    where a long surface can hide that much of a short one is far away; ours is never the smaller of the two.
+    where one long surface that fits well can hide a short one of which much is far away.
     """
     return _per_class(found, lambda s: max(np.percentile(s.to_reference, 95), np.percentile(s.to_prediction, 95)))
 

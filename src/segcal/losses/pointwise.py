@@ -1,4 +1,4 @@
-"""The paper's other training objectives, each a pure function `(logits, labels, *, settings)`, mean over voxels.
+"""Cross-entropy and the objectives that smooth, weigh or regularise it voxel by voxel; each a mean over voxels.
 
 Voxels labelled `ignore_index` count nowhere; a batch in which every voxel is ignored gives 0, not NaN.
 """
@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segcal.losses.checks import counted, objective
-from segcal.losses.dice import soft_dice
-from segcal.losses.margin import mbls
 from segcal.types import IGNORE, UserError, check_range
 
 
@@ -71,9 +69,7 @@ def ecp(logits: Tensor, labels: Tensor, *, weight: float = 0.1, ignore_index: in
 
 
 @objective
-def svls(
-    logits: Tensor, labels: Tensor, *, kernel_size: int = 3, sigma: float = 1.0, ignore_index: int = IGNORE
-) -> Tensor:
+def svls(logits: Tensor, labels: Tensor, *, kernel_size: int = 3, sigma: float = 1.0, ignore_index: int = IGNORE) -> Tensor:
     r"""Spatially varying label smoothing: cross-entropy with labels blurred in space (Islam and Glocker 2021).
 
     Half of a voxel's target is its own label; the other half is its neighbours' labels, weighted by a Gaussian. Labels
@@ -102,20 +98,21 @@ def smoothed_labels(
     """The soft targets (N, K, *S) of `svls`; zero at ignored voxels."""
     if kernel_size < 3 or kernel_size % 2 == 0:
         raise UserError(f"kernel_size must be an odd number from 3; got {kernel_size}")
-    if not 0 < sigma < math.inf:
-        raise UserError(f"sigma must be positive and finite; got {sigma}")
+    check_range("sigma", sigma, 0.3, 1e3)  # below, neighbours weigh nothing; above, all weigh the same
     if labels.ndim < 2:
         raise UserError(f"svls needs labels with at least one spatial axis; got shape {tuple(labels.shape)}")
-    line = torch.exp(-0.5 * ((torch.arange(kernel_size) - kernel_size // 2) / sigma) ** 2)
-    line = line / line.sum()
+    radius = kernel_size // 2
+    line = [math.exp(-0.5 * (step / sigma) ** 2) for step in range(-radius, radius + 1)]
+    total = sum(line)
+    line = [value / total for value in line]
     kept = labels.ne(ignore_index).to(dtype).unsqueeze(1)  # (N, 1, *S)
     own = kept.new_zeros(labels.shape[0], n_classes, *labels.shape[1:])
     own.scatter_(1, labels.unsqueeze(1).where(kept > 0, 0), kept)
     around = own
     for axis in range(2, own.ndim):
-        around = _blurred(around, line.tolist(), axis)
+        around = _blurred(around, line, axis)
     # The Gaussian is separable, the kernel with its raised centre is not; but it is a mixture of a point and a Gaussian.
-    centre = float(line[kernel_size // 2]) ** (own.ndim - 2)
+    centre = line[radius] ** (own.ndim - 2)
     target = around.sub_(own, alpha=centre).mul_(0.5 / (1 - centre)).add_(own, alpha=0.5)
     return target.mul_(kept / target.sum(1, keepdim=True).clamp_min(torch.finfo(dtype).tiny))
 
@@ -132,38 +129,3 @@ def _blurred(x: Tensor, line: list[float], axis: int) -> Tensor:
         out.narrow(axis, 0, size - beyond).add_(x.narrow(axis, beyond, size - beyond), alpha=weight)
         out.narrow(axis, size - beyond, beyond).add_(last, alpha=weight)
     return out
-
-
-@objective
-def ce_dice(
-    logits: Tensor, labels: Tensor, *, include_background: bool = False, ignore_index: int = IGNORE
-) -> Tensor:
-    """Cross-entropy plus soft Dice loss.
-
-    >>> ce_dice(torch.tensor([[[50.0, 0.0], [0.0, 50.0]]]), torch.tensor([[0, 1]]))
-    tensor(0.)
-    """
-    dice = soft_dice(logits, labels, include_background=include_background, ignore_index=ignore_index)
-    return ce(logits, labels, ignore_index=ignore_index) + dice
-
-
-@objective
-def mbls_dice(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    margin: float = 10.0,
-    weight: float = 0.1,
-    penalty: str = "l1",
-    class_reduction: str = "sum",
-    include_background: bool = False,
-    ignore_index: int = IGNORE,
-) -> Tensor:
-    """Cross-entropy, soft Dice loss and the margin term; Dice over the same classes as in `ce_dice`.
-
-    >>> mbls_dice(torch.tensor([[[8.0, 0.0], [0.0, 8.0]]]), torch.tensor([[0, 1]])) < 0.01
-    tensor(True)
-    """
-    dice = soft_dice(logits, labels, include_background=include_background, ignore_index=ignore_index)
-    margins = {"margin": margin, "weight": weight, "penalty": penalty, "class_reduction": class_reduction}
-    return mbls(logits, labels, **margins, ignore_index=ignore_index) + dice

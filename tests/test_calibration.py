@@ -1,0 +1,303 @@
+"""Calibration statistics against loops, laws, torchmetrics, netcal and scikit-learn."""
+
+import math
+import warnings
+
+import netcal.metrics
+import numpy as np
+import oracles
+import pytest
+import sklearn.metrics
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from segcal import metrics
+from segcal.metrics import METRICS, reliability, reliability_of_probs
+from segcal.types import UserError
+
+SCORES = [key for key, row in METRICS.items() if row.of == "bins"]
+
+
+def example(shape=(2, 4, 6, 5), scale=2.0, dtype=torch.float32):
+    logits = (torch.randn(shape) * scale).to(dtype)
+    return logits, torch.randint(0, shape[1], (shape[0], *shape[2:]))
+
+
+def values(bins):
+    return torch.stack([METRICS[key].function(bins).double() for key in SCORES])
+
+
+def rows(logits, labels, keep):
+    probs = F.softmax(logits.double(), 1).movedim(1, -1)[keep]
+    return probs.tolist(), labels[keep].tolist()
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 5), (1, 3, 4, 3, 5), (40, 2)])
+@pytest.mark.parametrize("n_bins", [1, 10, 15])
+def test_scores_follow_their_formula(shape, n_bins):
+    x, y = example(shape)
+    bins = reliability(x.double(), y, n_bins=n_bins)
+    probs, truth = rows(x, y, y > 0)
+    assert bins.n_voxels == len(truth)
+    assert metrics.ece(bins).item() == pytest.approx(oracles.ece(probs, truth, n_bins))
+    assert metrics.cece(bins, class_reduction="sum").item() == pytest.approx(oracles.cece(probs, truth, n_bins))
+    assert metrics.cece(bins).item() == pytest.approx(oracles.cece(probs, truth, n_bins) / shape[1])
+    table = oracles.bins([(max(p), p.index(max(p)) == t) for p, t in zip(probs, truth, strict=True)], n_bins)
+    gaps = [c - a for _, c, a in table]
+    assert metrics.mce(bins).item() == pytest.approx(max(map(abs, gaps)))
+    assert metrics.ace(bins).item() == pytest.approx(sum(map(abs, gaps)) / len(gaps))
+    over = sum(n * max(c - a, 0) for n, c, a in table) / len(truth)
+    assert metrics.overconfidence(bins).item() == pytest.approx(over)
+    assert metrics.nll(bins).item() == pytest.approx(
+        sum(-math.log(p[t]) for p, t in zip(probs, truth, strict=True)) / len(truth)
+    )
+    brier = [sum((q - (k == t)) ** 2 for k, q in enumerate(p)) for p, t in zip(probs, truth, strict=True)]
+    assert metrics.brier(bins).item() == pytest.approx(sum(brier) / len(truth))
+
+
+def test_parts_of_the_error_add_up():
+    bins = reliability(*example(), mask="all")
+    over, under = metrics.overconfidence(bins), metrics.underconfidence(bins)
+    torch.testing.assert_close(over + under, metrics.ece(bins))
+    torch.testing.assert_close(over - under, metrics.confidence_gap(bins))
+    per_class = metrics.cece(bins, class_reduction="none")
+    torch.testing.assert_close(per_class.sum(), metrics.cece(bins, class_reduction="sum"))
+
+
+@pytest.mark.parametrize("n_bins", [10, 15])
+def test_agrees_with_torchmetrics(n_bins):
+    """ECE and MCE. torchmetrics bins in float32 by bucketize, the same (lo, hi] but for rounding at the edges."""
+    x, y = example((3, 4, 20, 20))
+    bins = reliability(x, y, n_bins=n_bins, mask="all")
+    for norm, ours in (("l1", metrics.ece), ("max", metrics.mce)):
+        theirs = multiclass_calibration_error(F.softmax(x, 1), y, num_classes=4, n_bins=n_bins, norm=norm)
+        torch.testing.assert_close(ours(bins).float(), theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_agrees_with_netcal():
+    """netcal's bins are [lo, hi): other than ours only for a confidence on an edge. Its ACE is the average, as ours."""
+    x, y = example((3, 4, 20, 20))
+    probs = F.softmax(x.double(), 1).movedim(1, -1).reshape(-1, 4).numpy()
+    bins = reliability(x.double(), y, mask="all")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for peer, ours in (
+            (netcal.metrics.ECE, metrics.ece),
+            (netcal.metrics.MCE, metrics.mce),
+            (netcal.metrics.ACE, metrics.ace),
+        ):
+            assert ours(bins).item() == pytest.approx(peer(15).measure(probs, y.numpy().reshape(-1)), rel=1e-6)
+
+
+def test_agrees_with_scikit_learn():
+    x, y = example((3, 4, 20, 20))
+    probs = F.softmax(x.double(), 1).movedim(1, -1).reshape(-1, 4).numpy()
+    bins = reliability(x.double(), y, mask="all")
+    truth = y.numpy().reshape(-1)
+    assert metrics.nll(bins).item() == pytest.approx(sklearn.metrics.log_loss(truth, probs, labels=range(4)))
+    squared = sum(sklearn.metrics.brier_score_loss(truth == k, probs[:, k]) for k in range(4))
+    assert metrics.brier(bins).item() == pytest.approx(squared)
+    assert metrics.accuracy(bins).item() == pytest.approx(np.mean(probs.argmax(1) == truth))
+
+
+# Laws -----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5), st.sampled_from(metrics.MASKS))
+def test_merging_is_concatenation(seed, cut, mask):
+    torch.manual_seed(seed)
+    x, y = example((6, 3, 7, 4))
+    whole = reliability(x, y, mask=mask)
+    parts = reliability(x[:cut], y[:cut], mask=mask) + reliability(x[cut:], y[cut:], mask=mask)
+    torch.testing.assert_close(values(parts), values(whole), equal_nan=True)
+    assert torch.equal(parts.classes.count, whole.classes.count)
+    torch.testing.assert_close(
+        values(sum(reliability(x[i : i + 1], y[i : i + 1], mask=mask) for i in range(6))), values(whole), equal_nan=True
+    )
+
+
+def test_chunks_do_not_show(monkeypatch):
+    x, y = example((3, 4, 9, 8))
+    whole = reliability(x, y)
+    for size in (1, 7, 72, 100, 216):
+        monkeypatch.setattr("segcal.metrics.calibration.CHUNK", size)
+        torch.testing.assert_close(values(reliability(x, y)), values(whole))
+
+
+@given(st.integers(0, 2**31), st.permutations([1, 2, 3]))
+def test_names_of_foreground_classes_do_not_matter(seed, order):
+    torch.manual_seed(seed)
+    x, y = example()
+    order = torch.tensor([0, *order])
+    renamed = reliability(x[:, order], order.argsort()[y])
+    torch.testing.assert_close(values(renamed), values(reliability(x, y)))
+
+
+def test_logits_and_probabilities_give_the_same():
+    x, y = example(dtype=torch.float64)
+    torch.testing.assert_close(values(reliability_of_probs(F.softmax(x, 1), y)), values(reliability(x, y)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_widened_first(dtype):
+    x, y = example(dtype=dtype)
+    torch.testing.assert_close(values(reliability(x, y)), values(reliability(x.float(), y)))
+    halved = reliability_of_probs(F.softmax(x.float(), 1).to(dtype), y)
+    torch.testing.assert_close(values(halved), values(reliability(x.float(), y)), rtol=0.3, atol=0.05)
+
+
+@given(st.integers(1, 40), st.integers(0, 40))
+def test_every_edge_of_a_bin_belongs_below(n_bins, step):
+    """(lo, hi], and confidence 0 in the first bin; edges as exact fractions of float64."""
+    p = min(step, n_bins) / n_bins
+    bins = reliability_of_probs(torch.tensor([[1 - p, p]], dtype=torch.float64), torch.tensor([1]), n_bins=n_bins)
+    expected = max(min(step, n_bins) - 1, 0)
+    assert bins.classes.count[1].nonzero().item() == expected
+    assert bins.classes.count.sum() == 2  # no probability falls through, not even 0
+
+
+def test_perfect_and_hopeless():
+    y = torch.randint(1, 3, (1, 50, 50))
+    sure = F.one_hot(y, 3).movedim(-1, 1).float() * 1e4
+    good, bad = reliability(sure, y), reliability(sure.roll(1, 1), y)
+    assert metrics.ece(good) == metrics.cece(good) == metrics.nll(good) == metrics.brier(good) == 0
+    assert metrics.ece(bad) == metrics.overconfidence(bad) == metrics.mce(bad) == 1
+    assert metrics.brier(bad) == 2
+    assert metrics.nll(bad) == 1e4
+
+
+def test_a_calibrated_forecast_scores_near_zero():
+    probs = torch.rand(1, 400_000, dtype=torch.float64)
+    y = (torch.rand_like(probs) < probs).long()
+    bins = reliability_of_probs(torch.stack([1 - probs, probs], 1), y, mask="all")
+    assert metrics.ece(bins) < 0.005
+    assert metrics.cece(bins) < 0.005
+    overconfident = torch.stack([1 - probs, probs], 1).square()
+    overconfident = overconfident / overconfident.sum(1, keepdim=True)
+    assert metrics.confidence_gap(reliability_of_probs(overconfident, y, mask="all")) > 0.05
+
+
+def test_a_missed_object_never_scores_well():
+    """An object that the network confidently takes for background is the worst case, not an empty one."""
+    y = torch.zeros(1, 20, 20).long()
+    y[0, 5:9, 5:9] = 1
+    blind = torch.stack([torch.full((1, 20, 20), 12.0), torch.zeros(1, 20, 20)], 1)
+    bins = reliability(blind, y)
+    assert metrics.ece(bins) > 0.99
+    assert metrics.overconfidence(bins) > 0.99
+    assert metrics.nll(bins) > 10
+
+
+def test_sums_do_not_drift():
+    """Two million voxels of one confidence: a float32 running sum is off by half a percent."""
+    n = 2_000_000
+    x = torch.tensor([0.0, 0.9]).view(1, 2, 1).expand(1, 2, n)
+    bins = reliability(x, torch.ones(1, n).long())
+    conf = F.softmax(x[0, :, 0].double(), 0)[1].item()
+    assert (bins.top.conf.sum() / n).item() == pytest.approx(conf, rel=1e-7)
+    assert metrics.ece(bins).item() == pytest.approx(1 - conf, rel=1e-6)
+
+
+def test_no_voxels_give_no_score():
+    bins = reliability(torch.zeros(1, 2, 4), torch.zeros(1, 4).long())
+    assert bins.n_voxels == 0
+    assert values(bins).isnan().all()
+    assert values(bins + reliability(*example((1, 2, 30)))).isfinite().all()
+
+
+# Masks ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", metrics.MASKS)
+@pytest.mark.parametrize("shape", [(2, 3, 7, 8), (1, 3, 6, 5, 7)])
+def test_masks_choose_the_voxels_they_name(mask, shape):
+    x, _ = example(shape)
+    y = torch.zeros(shape[0], *shape[2:]).long()
+    y[..., 2:5, 3:6] = 2
+    y[..., 0] = 9
+    bins = reliability(x, y, mask=mask, ring=1, ignore_index=9)
+    kept, pred, fg = y != 9, x.argmax(1) > 0, (y > 0) & (y != 9)
+    near = torch.zeros_like(kept)  # both kinds within one voxel, diagonals included
+    for where in kept.nonzero().tolist():
+        window = tuple([where[0]] + [slice(max(w - 1, 0), w + 2) for w in where[1:]])
+        near[tuple(where)] = bool(fg[window].any() and (kept & ~fg)[window].any())
+    expected = {"all": kept, "reference": fg, "prediction": pred & kept, "union": (pred & kept) | fg, "ring": near & kept}
+    probs, truth = rows(x, y, expected[mask])
+    assert bins.n_voxels == len(truth) > 0
+    assert metrics.ece(bins).item() == pytest.approx(oracles.ece(probs, truth), rel=1e-5)
+
+
+def test_wider_rings_take_in_more():
+    x, y = example((1, 2, 30, 30))
+    y = torch.zeros_like(y)
+    y[0, 10:20, 10:20] = 1
+    sizes = [reliability(x, y, mask="ring", ring=r).n_voxels.item() for r in (1, 2, 3)]
+    assert sizes == [12**2 - 8**2, 14**2 - 6**2, 16**2 - 4**2]
+
+
+# Mistakes -------------------------------------------------------------------------------------------------------------
+
+X, Y = torch.zeros(1, 3, 4), torch.ones(1, 4).long()
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "settings", "message"),
+    [
+        (X, Y[:, :3], {}, r"labels must have shape \(1, 4\)"),
+        (X[:, :1], Y, {}, "K >= 2 classes"),
+        (X.int(), Y, {}, "logits must be floating point; got torch.int32"),
+        (X, Y + 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index; got 3"),
+        (X, Y - 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index; got -1"),
+        (X / 0, Y, {}, r"logits must not be NaN or \+inf"),
+        (X + math.inf, Y, {}, r"logits must not be NaN or \+inf"),
+        (X, Y, {"mask": "foreground"}, "unknown mask 'foreground'; choose one of reference, all"),
+        (X, Y, {"n_bins": 0}, "n_bins must be at least 1; got 0"),
+        (X, Y, {"mask": "ring", "ring": 0}, "ring must be at least 1; got 0"),
+    ],
+)
+def test_bad_input_is_named_in_one_sentence(x, y, settings, message):
+    with pytest.raises(UserError, match=message) as caught:
+        reliability(x, y, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_outside_the_mask_is_still_an_error():
+    x, y = torch.zeros(1, 2, 4), torch.tensor([[1, 0, 0, 0]])
+    x[0, 0, 3] = math.nan
+    with pytest.raises(UserError, match="NaN"):
+        reliability(x, y)
+
+
+def test_minus_infinity_is_a_legal_logit():
+    x = torch.tensor([[0.0, 1.0, -math.inf]])
+    bins = reliability(x, torch.tensor([1]))
+    assert metrics.ece(bins).isfinite()
+    assert metrics.nll(bins).isfinite()
+
+
+def test_logits_given_as_probabilities_are_refused():
+    with pytest.raises(UserError, match="for logits use `reliability`"):
+        reliability_of_probs(X + 3, Y)
+    with pytest.raises(UserError, match="got values from nan to nan"):
+        reliability_of_probs(X / 0, Y)
+    with pytest.raises(UserError, match="must sum to 1"):
+        reliability_of_probs(X + 0.5, Y)
+
+
+def test_unlike_values_do_not_add():
+    with pytest.raises(UserError, match="only like adds to like; got 3 classes in 15 bins and 3 classes in 10 bins"):
+        reliability(X, Y) + reliability(X, Y, n_bins=10)
+    with pytest.raises(UserError, match="unknown class_reduction 'max'"):
+        metrics.cece(reliability(X, Y), class_reduction="max")
+
+
+@pytest.mark.parametrize(("key", "row"), METRICS.items())
+def test_every_row_is_complete(key, row):
+    assert row.label
+    assert row.arrow in "↑↓→0"
+    assert row.of in ("bins", "confusion", "surfaces")
+    assert row.function.__doc__
+    assert getattr(metrics, key)

@@ -1,0 +1,114 @@
+"""The torchmetrics classes: equal to the functions, resettable, and equal over two processes."""
+
+import os
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from segcal import metrics
+from segcal.metrics import METRICS, CalibrationScores, OverlapScores
+from segcal.types import UserError
+
+
+def cases(n=4):
+    torch.manual_seed(7)
+    return [(torch.randn(1, 3, 5, 6, 4), torch.randint(0, 3, (1, 5, 6, 4))) for _ in range(n)]
+
+
+def test_calibration_is_mean_over_cases_and_pooled():
+    scores = CalibrationScores(3, n_bins=10, mask="all")
+    for logits, labels in cases():
+        scores.update(logits, labels)
+    result = scores.compute()
+    bins = [metrics.reliability(x, y, n_bins=10, mask="all") for x, y in cases()]
+    for key in ("ece", "cece", "nll", "brier", "mce"):
+        each = torch.stack([METRICS[key].function(b) for b in bins])
+        torch.testing.assert_close(result[key], each.mean())
+        torch.testing.assert_close(result[f"{key}_pooled"], METRICS[key].function(sum(bins)))
+    assert result["ece"].dtype is torch.float64
+    assert result["ece"] != result["ece_pooled"]
+
+
+def test_a_case_without_foreground_is_left_out_of_the_mean():
+    scores = CalibrationScores(3)
+    logits, labels = cases()[0]
+    scores.update(logits, labels)
+    before = scores.compute()["ece"]
+    scores.update(logits, torch.zeros_like(labels))
+    assert scores.compute()["ece"] == before
+    scores.reset()
+    assert scores.compute()["ece"].isnan()
+
+
+def test_forward_gives_the_case_and_keeps_the_total():
+    scores = CalibrationScores(3)
+    each = torch.stack([scores(x, y)["ece"] for x, y in cases()])
+    torch.testing.assert_close(scores.compute()["ece"], each.mean())
+
+
+def test_overlap_is_mean_over_cases_that_have_a_value():
+    scores = OverlapScores(3)
+    data = cases()
+    data[0][1][data[0][1] == 2] = 0  # class 2 is absent from one reference: a miss, dice 0, distance NaN
+    for logits, labels in data:
+        scores.update(logits, labels, spacing=(1.0, 2.0, 3.0))
+    result = scores.compute()
+    found = [metrics.surfaces(metrics.label_map(x)[0], y[0], n_classes=3, spacing=(1.0, 2.0, 3.0)) for x, y in data]
+    dice = torch.stack([metrics.dice(metrics.label_map(x), y, n_classes=3) for x, y in data])
+    torch.testing.assert_close(result["dice"], dice.mean(0))
+    assert dice[0, 1] == 0
+    for key in ("asd", "assd", "hd95"):
+        torch.testing.assert_close(result[key], torch.stack([METRICS[key].function(f) for f in found]).nanmean(0))
+    assert result["missed"].tolist() == [0, 1]
+    both = sum(metrics.confusion(metrics.label_map(x), y, n_classes=3) for x, y in data)
+    torch.testing.assert_close(result["dice_pooled"], metrics.dice_of_confusion(both))
+
+
+def test_slices_of_a_volume_are_not_taken_for_a_case():
+    x, y = torch.randn(6, 3, 5, 5), torch.randint(0, 3, (6, 5, 5))
+    scores = OverlapScores(3)
+    with pytest.raises(UserError, match=r"one case per update.*movedim"):
+        scores.update(x, y, spacing=None)
+    scores.update(x.movedim(0, 1)[None], y[None], spacing=None)
+    torch.testing.assert_close(scores.compute()["dice"], metrics.dice(metrics.label_map(x), y, n_classes=3))
+
+
+def test_states_stay_float64_when_a_model_is_halved():
+    scores = CalibrationScores(3).half()
+    scores.update(*cases()[0])
+    assert scores.top_conf.dtype is torch.float64
+
+
+def _worker(rank, port, queue):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    calibration, overlap = CalibrationScores(3), OverlapScores(3)
+    for logits, labels in cases(5)[rank::2]:  # three cases here, two there
+        calibration.update(logits, labels)
+        overlap.update(logits, labels, spacing=None)
+    results = {k: v.tolist() for k, v in (calibration.compute() | overlap.compute()).items()}
+    queue.put((rank, results))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_give_what_one_gives(unused_port):
+    context = mp.get_context("spawn")
+    queue = context.SimpleQueue()
+    workers = [context.Process(target=_worker, args=(rank, unused_port, queue)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    results = [queue.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    calibration, overlap = CalibrationScores(3), OverlapScores(3)
+    for logits, labels in cases(5):
+        calibration.update(logits, labels)
+        overlap.update(logits, labels, spacing=None)
+    expected = calibration.compute() | overlap.compute()
+    assert sorted(rank for rank, _ in results) == [0, 1]
+    for _, result in results:
+        assert result.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(torch.tensor(result[key], dtype=torch.float64), value, equal_nan=True)
