@@ -22,7 +22,7 @@ Memory is the peak of resident memory beyond what inputs need, each in a fresh p
 
 Measured with {versions} on {machine}.
 
-How the peers are called is in [`benchmarks/`](../benchmarks/): each gets the same arrays, and values are compared before times.
+How the peers are called is in [`benchmarks/`](../benchmarks/): each gets the same arrays, values are compared before times.
 """
 
 

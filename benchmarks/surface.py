@@ -23,7 +23,7 @@ def organs(seed: int) -> Tensor:
     """A label map with three rough ellipsoids of different sizes."""
     rng = np.random.default_rng(seed)
     rough = ndimage.gaussian_filter(rng.standard_normal(SHAPE), 5)
-    rough *= 0.12 / rough.std()
+    rough *= 0.05 / rough.std()  # two of these agree to a Dice of about 0.9, as a usual prediction and its reference
     grid = np.meshgrid(*(np.arange(s) for s in SHAPE), indexing="ij", sparse=True)
     labels = np.zeros(SHAPE, dtype=np.int64)
     for k, (centre, radius) in enumerate(

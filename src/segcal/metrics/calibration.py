@@ -121,37 +121,32 @@ def _chunks(scores: Tensor, labels: Tensor, mask: str, ring: int, ignore_index: 
     for i in range(0, n_items, items):
         for v in range(0, n_voxels, voxels):
             here = slice(i, i + items), slice(v, v + voxels)
-            part = flat[here[0], :, here[1]].transpose(0, 1)[:, kept[here]]  # (K, M)
+            item, voxel = kept[here].nonzero(as_tuple=True)
+            part = flat[here[0], :, here[1]].transpose(0, 1)[:, item, voxel]  # (K, M)
             if part.dtype in (torch.float16, torch.bfloat16):
                 part = part.float()
-            yield part, truth[here][kept[here]]
+            yield part, truth[here][item, voxel]
 
 
 def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reliability:
     """Statistics of probs (K, M), the log-probability of the true class (M,), and labels (M,)."""
     n_classes = probs.shape[0]
+    pred = probs.max(0).indices
     wide = probs.double()
-    where = wide.mul(n_bins).ceil_().long().sub_(1).clamp_(0, n_bins - 1)  # (K, M): bin of each class
-    conf, pred = wide.max(0)
-    hit = (pred == truth).double()
-    p_true = wide.gather(0, truth[None])[0]
-    top = _binned(where.gather(0, pred[None])[0], conf, hit, n_bins)
-    where += torch.arange(0, n_classes * n_bins, n_bins, device=where.device).unsqueeze(1)  # one row of bins per class
-    true_bin = where.gather(0, truth[None])[0]
-    n_cells = n_classes * n_bins
-    flat, shape = where.reshape(-1), (n_classes, n_bins)
+    where = wide.mul(n_bins).ceil_().long().sub_(1).clamp_(0, n_bins - 1)  # (K, M): the bin of each class
+    mine, true = pred[None], truth[None]
+    top_bin = where.gather(0, mine)[0]
+    count, hit = torch.bincount(top_bin, minlength=n_bins), torch.bincount(top_bin, (pred == truth).double(), n_bins)
+    top = Bins(count.double(), torch.bincount(top_bin, wide.gather(0, mine)[0], n_bins), hit)
+    where += torch.arange(0, n_classes * n_bins, n_bins, device=where.device).unsqueeze(1)  # a row of bins per class
+    n_cells, shape = n_classes * n_bins, (n_classes, n_bins)
     classes = Bins(
-        count=torch.bincount(flat, minlength=n_cells).double().reshape(shape),
-        conf=torch.bincount(flat, wide.reshape(-1), n_cells).reshape(shape),
-        hit=torch.bincount(true_bin, minlength=n_cells).double().reshape(shape),
+        count=torch.bincount(where.reshape(-1), minlength=n_cells).double().reshape(shape),
+        conf=torch.bincount(where.reshape(-1), wide.reshape(-1), n_cells).reshape(shape),
+        hit=torch.bincount(where.gather(0, true)[0], minlength=n_cells).double().reshape(shape),
     )
-    brier = wide.square_().sum() - 2 * p_true.sum() + len(truth)  # sum_k (s_k - y_k)^2
+    brier = -2 * wide.gather(0, true).sum() + len(truth) + wide.square_().sum()  # sum_k (s_k - y_k)^2
     return Reliability(top, classes, -log_prob.double().sum(), brier)
-
-
-def _binned(where: Tensor, conf: Tensor, hit: Tensor, n_bins: int) -> Bins:
-    count = torch.bincount(where, minlength=n_bins).double()
-    return Bins(count, torch.bincount(where, conf, n_bins), torch.bincount(where, hit, n_bins))
 
 
 def _bin_number(n_bins: int) -> int:
