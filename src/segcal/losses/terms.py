@@ -23,7 +23,7 @@ class Softmax(NamedTuple):
 
     probs: Tensor  # (N, K, *S), 0 at ignored voxels
     nll: Tensor  # summed over voxels
-    truth: Tensor  # (N, 1, *S): labels, 0 at ignored voxels
+    truth: Tensor  # (N, 1, *S): labels; some class or other at ignored voxels, where the weight is 0
     weight: Tensor  # (N, 1, *S): 1.0 where a voxel counts, else 0.0
 
 
@@ -31,7 +31,7 @@ def softmax_term(logits: Tensor, labels: Tensor, weight: Tensor, ignore_index: i
     """Probabilities and summed cross-entropy in one go."""
     log_probs = F.log_softmax(logits, 1)
     nll = F.nll_loss(log_probs, labels, ignore_index=ignore_index, reduction="sum")  # also checks the label range
-    weight, truth = weight.unsqueeze(1), labels.where(weight > 0, 0).unsqueeze(1)
+    weight, truth = weight.unsqueeze(1), labels.clamp(0, logits.shape[1] - 1).unsqueeze(1)
     return Softmax(log_probs.exp_().mul_(weight), nll, truth, weight)
 
 
