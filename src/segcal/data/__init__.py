@@ -1,0 +1,1 @@
+"""From raw data in its official layout to prepared cases that are read at memory speed."""
