@@ -1,7 +1,7 @@
 """Our own files: the only module that knows their paths and formats.
 
-A prepared data set is a folder `cases/<name>/` with `cases.json` and, per case, `<id>.image.npy` (D, C, H, W) float32 in [0, 1] and
-`<id>.label.npy` (D, H, W) uint8, where 255 marks voxels to ignore. D counts slices, so that one slice is one contiguous read.
+A prepared data set is a folder `cases/<name>/` with `cases.json` and, per case, `<id>.image.npy` (D, C, H, W) float32 in
+[0, 1] and `<id>.label.npy` (D, H, W) uint8, where 255 marks voxels to ignore. D counts slices: a slice is one contiguous read.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.types import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 IGNORED = 255
 """The stored label of voxels to ignore; other labels are 0 (background) to the number of classes."""
@@ -116,5 +119,34 @@ def write_json(path: Path, value: Any) -> None:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, read in blocks."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """What tells later whether a source file is still the same."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing")
+    stat = path.stat()
+    return {"sha256": sha256(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
+def changed(path: Path, known: dict[str, Any]) -> bool:
+    """Whether a file is no longer what its fingerprint says; the content is read only if size or time differ."""
+    if not path.is_file():
+        return True
+    stat = path.stat()
+    same_stat = (stat.st_size, stat.st_mtime_ns) == (known["size"], known["mtime_ns"])
+    return not same_stat and sha256(path) != known["sha256"]
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a matplotlib figure in the format that the file's ending says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write the figure {path}: {error}") from None

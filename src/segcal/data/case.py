@@ -1,0 +1,146 @@
+"""One case: its raw files -> two arrays and a record of where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import SimpleITK as sitk
+from numpy.typing import NDArray
+
+from segcal.data.catalog import Recipe, Source
+from segcal.data.images import Grid, from_array, on_grid, read_channels, read_single
+from segcal.data.readers import RawCase
+from segcal.store import IGNORED, array_path, fingerprint, sha256
+from segcal.types import UserError
+
+
+def prepare_case(
+    raw: RawCase, source: Source, recipe: Recipe, orientation: str | None, root: Path, folder: Path
+) -> dict[str, Any]:
+    """Write `<id>.image.npy` and `<id>.label.npy` into `folder`; return the case's record for `cases.json`."""
+    files = {str(path.relative_to(root)): fingerprint(path) for path in (*raw.images, *raw.labels)}
+    images = _images(raw, source.channels)
+    label = _label(raw, source)
+    original = Grid.of(images[0])
+    if label.GetSize() != images[0].GetSize():
+        shapes = f"{label.GetSize()} and {images[0].GetSize()}"
+        raise UserError(f"{raw.labels[0]} and {raw.images[0]} have different sizes {shapes}; a label map must fit its image")
+    same_place = Grid.of(label).close_to(original)
+    label.CopyInformation(images[0])
+    ranges = [(float(values.min()), float(values.max())) for values in map(sitk.GetArrayViewFromImage, images)]
+    images = [_scaled(image, recipe.window) for image in images]
+    oriented = [_oriented(image, orientation, recipe.axis) for image in (*images, label)]
+    grid = _target(Grid.of(oriented[0]), recipe)
+    moved = [on_grid(image, grid, labels=i == len(images)) for i, image in enumerate(oriented)]
+    image_array = np.stack([sitk.GetArrayFromImage(image) for image in moved[:-1]], axis=1)  # (D, C, H, W)
+    label_array = sitk.GetArrayFromImage(moved[-1])  # (D, H, W)
+    digests = {}
+    for kind, array in (("image", np.clip(image_array, 0, 1)), ("label", label_array)):
+        path = array_path(folder, raw.id, kind)
+        np.save(path, np.ascontiguousarray(array), allow_pickle=False)
+        digests[kind] = sha256(path)
+    foreground = (label_array > 0) & (label_array != IGNORED)
+    counts = np.bincount(label_array.ravel(), minlength=256)
+    return {
+        "patient": raw.patient,
+        "sources": files,
+        "original": original.to_dict(),
+        "prepared": grid.to_dict(),
+        "shape": list(label_array.shape),
+        "spacing": list(grid.spacing[::-1]),
+        "intensity": ranges,
+        "voxels": counts[: len(source.classes) + 1].tolist(),
+        "ignored_voxels": int(counts[IGNORED]),
+        "foreground_slices": np.flatnonzero(foreground.any((1, 2))).tolist(),
+        "label_elsewhere": not same_place,
+        "reoriented": orientation is not None and orientation != _code(original),
+        "sha256": digests,
+    }
+
+
+def _images(raw: RawCase, channels: tuple[str, ...]) -> list[sitk.Image]:
+    """The channels as float32 on one grid, all finite."""
+    parts = [(path, image) for path in raw.images for image in read_channels(path)]
+    if len(parts) != len(channels):
+        expected = f"{len(channels)} ({', '.join(channels)})"
+        if len(raw.images) == 1 and len(channels) == 1:
+            raise UserError(f"{raw.images[0]} is 4D with {len(parts)} volumes where one 3D volume is expected")
+        raise UserError(f"{raw.images[0]} has {len(parts)} channels where {expected} are expected")
+    first = parts[0][1]
+    images = []
+    for path, image in parts:
+        if image.GetSize() != first.GetSize():
+            raise UserError(
+                f"{path} has size {image.GetSize()} where {raw.images[0]} has {first.GetSize()}; channels must align"
+            )
+        wide = sitk.Cast(image, sitk.sitkFloat32)
+        wide.CopyInformation(first)
+        images.append(wide)
+    return images
+
+
+def _label(raw: RawCase, source: Source) -> sitk.Image:
+    """The label map with class numbers, 255 where voxels are to be ignored."""
+    images = [read_single(path) for path in raw.labels]
+    arrays = [sitk.GetArrayFromImage(image) for image in images]
+    if source.masks:
+        shapes = {array.shape for array in arrays}
+        if len(shapes) > 1:
+            raise UserError(f"{raw.labels[0]} and the other masks of its case have different sizes {sorted(shapes)}")
+        values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
+    else:
+        codes = {0: 0} | (dict(raw.codes) if raw.codes is not None else source.label_codes())
+        if source.ignore is not None:
+            codes[source.ignore] = IGNORED
+        values = _recoded(arrays[0], codes, raw.labels[0])
+    return from_array(values, Grid.of(images[0]))
+
+
+def _recoded(array: NDArray[Any], codes: Mapping[int, int], path: Path) -> NDArray[np.uint8]:
+    found = np.unique(array)
+    unknown = [value for value in found.tolist() if value not in codes]
+    if unknown:
+        allowed = ", ".join(map(str, sorted(codes)))
+        raise UserError(f"{path} holds the unknown label {unknown[0]:g}; allowed are {allowed}")
+    out = np.zeros(array.shape, np.uint8)
+    for value in found.tolist():
+        out[array == value] = codes[int(value)]
+    return out
+
+
+def _scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
+    """Intensities to [0, 1], from the volume's own range or a window; a constant image becomes zeros."""
+    values = sitk.GetArrayFromImage(image).astype(np.float64)
+    low, high = window if window is not None else (values.min(), values.max())
+    scaled = np.clip((values - low) / (high - low), 0, 1) if high > low else np.zeros_like(values)
+    return from_array(scaled.astype(np.float32), Grid.of(image))
+
+
+def _oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
+    """Turned, without interpolation, to an orientation code, and with the slicing axis first in array order."""
+    if orientation is not None and _code(Grid.of(image)) != orientation:
+        image = sitk.DICOMOrient(image, orientation)
+    if axis:
+        order = [0, 1, 2]  # x, y, z; array axis 0 is z
+        order.append(order.pop(2 - axis))
+        image = sitk.PermuteAxes(image, order)
+    return image
+
+
+def _code(grid: Grid) -> str:
+    code: str = sitk.DICOMOrientImageFilter.GetOrientationFromDirectionCosines(grid.direction)
+    return code
+
+
+def _target(grid: Grid, recipe: Recipe) -> Grid:
+    """The grid that a recipe asks for. Recipes are in array order, grids in SimpleITK's."""
+    if recipe.spacing is not None:
+        grid = grid.with_spacing(recipe.spacing[::-1])
+    if recipe.size is not None:
+        grid = grid.with_size((recipe.size[1], recipe.size[0], grid.size[2]))
+    if recipe.crop is not None:
+        grid = grid.centred(recipe.crop[::-1])
+    return grid

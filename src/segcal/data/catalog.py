@@ -1,0 +1,208 @@
+"""A row per data set: how it is read, what its labels mean, how it is prepared and split, and where to get it.
+
+What the paper leaves open is decided here and marked "ours".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from segcal.data import readers
+from segcal.data.readers import Reader
+from segcal.types import UserError
+
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
+"""Class colours that colour-blind readers tell apart (Okabe and Ito); they repeat after eight."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What preparation does to every case, in array order (z, y, x). `None` leaves things as they are."""
+
+    spacing: tuple[float, float, float] | None = None  # resample to this voxel size, in mm
+    size: tuple[int, int] | None = None  # resize every slice to this height and width
+    crop: tuple[int, int, int] | None = None  # crop or pad to this shape about the centre
+    window: tuple[float, float] | None = None  # clip intensities (CT, in HU) instead of using the volume's own range
+    axis: int = 0  # the axis that slices are taken along
+    keep_empty: bool = True  # whether slices without foreground are trained on
+
+
+@dataclass(frozen=True)
+class Source:
+    """A row of `DATASETS`."""
+
+    reader: Reader
+    classes: tuple[str, ...]  # foreground; label 1 is the first
+    codes: Mapping[int, int] | None = None  # raw label -> class (0 background); None: labels are the classes already
+    ignore: int | None = None  # the raw label of voxels to ignore
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # named unions of classes
+    channels: tuple[str, ...] = ("image",)
+    masks: bool = False  # label files are masks (anything above 0) of one object, to be merged
+    recipe: Recipe = field(default_factory=Recipe)
+    split: tuple[int, int, int] = (70, 10, 20)  # patients in train, val, test; proportions where the count differs
+    leave_one_out: bool = False
+    layout: str = ""
+    licence: str = ""
+    homepage: str = ""
+    citation: str = ""
+    archive: tuple[str, str] | None = None  # address and digest, where anyone may download
+
+    def label_codes(self) -> dict[int, int]:
+        """Every raw label that may occur, with its class."""
+        return dict(self.codes) if self.codes is not None else {k: k for k in range(len(self.classes) + 1)}
+
+
+_MSD = "Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9"
+_BUCKET = "https://msd-for-monai.s3-us-west-2.amazonaws.com/"
+
+DATASETS: dict[str, Source] = {
+    "acdc": Source(
+        readers.acdc,
+        classes=("RV", "MYO", "LV"),
+        recipe=Recipe(size=(224, 224)),
+        split=(70, 10, 20),
+        layout="[training/]patient001/{Info.cfg, patient001_frame01.nii.gz, patient001_frame01_gt.nii.gz, ...}",
+        licence="CC BY-NC-SA 4.0",
+        homepage="https://www.creatis.insa-lyon.fr/Challenge/acdc/",
+        citation="Bernard et al., IEEE TMI 37(11), 2018, doi:10.1109/TMI.2018.2837502",
+    ),
+    "mrbrains": Source(
+        readers.mrbrains,
+        classes=("GM", "WM", "CSF"),
+        codes={},  # the reader says, since the two editions differ
+        channels=("T1", "T2-FLAIR", "T1-IR"),
+        recipe=Recipe(crop=(48, 240, 240)),
+        split=(5, 1, 1),
+        leave_one_out=True,
+        layout="training/1/{pre/{reg_T1,reg_IR,FLAIR}.nii.gz, segm.nii.gz}, or MRBrainS13's "
+        "TrainingData/1/{T1,T1_IR,T2_FLAIR,LabelsForTesting}.nii",
+        licence="on request, for research",
+        homepage="https://mrbrains18.isi.uu.nl",
+        citation="Kuijf and Bennink, MR Brain Segmentation Challenge 2018 Data, DataverseNL, doi:10.34894/E0U32Q",
+    ),
+    "flare": Source(
+        readers.flare,
+        classes=("liver", "kidney", "spleen", "pancreas"),
+        # ours: 8 x 2 x 2 mm and 192 x 192 x 30 voxels cover 24 x 38 x 38 cm; a soft-tissue window
+        recipe=Recipe(spacing=(8.0, 2.0, 2.0), crop=(30, 192, 192), window=(-160.0, 240.0)),
+        split=(240, 40, 80),
+        layout="TrainingImg/train_000_0000.nii.gz, TrainingMask/train_000.nii.gz",
+        licence="on request, for research",
+        homepage="https://flare.grand-challenge.org",
+        citation="Ma et al., IEEE TPAMI 44(10), 2022, doi:10.1109/TPAMI.2021.3100536",
+    ),
+    "brats": Source(
+        readers.brats,
+        classes=("NCR", "ED", "ET"),
+        codes={0: 0, 1: 1, 2: 2, 4: 3},
+        regions={"TC": (1, 3), "ET": (3,), "WT": (1, 2, 3)},
+        channels=readers.BRATS_CHANNELS,
+        recipe=Recipe(spacing=(1.0, 1.0, 1.0), keep_empty=False),  # ours: 1 mm, which the official files have
+        split=(235, 35, 65),
+        layout="{HGG,LGG}/BraTS19_XXX_1/BraTS19_XXX_1_{flair,t1,t1ce,t2,seg}.nii.gz",
+        licence="on request, for research",
+        homepage="https://www.med.upenn.edu/cbica/brats2019/registration.html",
+        citation="Menze et al., IEEE TMI 34(10), 2015, doi:10.1109/TMI.2014.2377694",
+    ),
+    "promise12": Source(
+        readers.promise12,
+        classes=("prostate",),
+        recipe=Recipe(size=(256, 256)),  # ours: slices come in 256 to 512 pixels
+        split=(35, 5, 10),
+        layout="Case00.mhd, Case00.raw, Case00_segmentation.mhd, Case00_segmentation.raw",
+        licence="free after registration",
+        homepage="https://promise12.grand-challenge.org",
+        citation="Litjens et al., Medical Image Analysis 18(2), 2014, doi:10.1016/j.media.2013.12.002",
+    ),
+    "prostate": Source(
+        readers.decathlon,
+        classes=("PZ", "TZ"),
+        channels=("T2", "ADC"),
+        recipe=Recipe(size=(256, 256)),  # ours
+        split=(22, 3, 7),
+        layout="dataset.json, imagesTr/prostate_00.nii.gz (4D), labelsTr/prostate_00.nii.gz",
+        licence="CC BY-SA 4.0",
+        homepage="http://medicaldecathlon.com",
+        citation=_MSD,
+        archive=(f"{_BUCKET}Task05_Prostate.tar", "md5:35138f08b1efaef89d7424d2bcc928db"),
+    ),
+    "hippocampus": Source(
+        readers.decathlon,
+        classes=("Anterior", "Posterior"),
+        channels=("MRI",),
+        split=(185, 25, 50),
+        layout="dataset.json, imagesTr/hippocampus_001.nii.gz, labelsTr/hippocampus_001.nii.gz",
+        licence="CC BY-SA 4.0",
+        homepage="http://medicaldecathlon.com",
+        citation=_MSD,
+        archive=(f"{_BUCKET}Task04_Hippocampus.tar", "md5:9d24dba78a72977dbd1d2e110310f31b"),
+    ),
+    "busi": Source(
+        readers.busi,
+        classes=("tumour",),
+        masks=True,
+        channels=("ultrasound",),
+        recipe=Recipe(size=(256, 256)),
+        split=(445, 65, 137),
+        layout="Dataset_BUSI_with_GT/{benign,malignant}/benign (1).png, benign (1)_mask.png, benign (1)_mask_1.png, ...",
+        licence="free for research",
+        homepage="https://scholar.cu.edu.eg/?q=afahmy/pages/dataset",
+        citation="Al-Dhabyani et al., Data in Brief 28:104863, 2020, doi:10.1016/j.dib.2019.104863",
+    ),
+    "phantom": Source(
+        readers.decathlon,
+        classes=("body", "core", "satellite"),
+        layout="built in: segcal prepare phantom",
+        licence="Apache-2.0",
+        citation="this software",
+    ),
+}
+
+
+def source_of(name: str, root: Path) -> Source:
+    """The catalog's row of that name; for any other name, a row made from the folder's own `dataset.json`."""
+    if name in DATASETS:
+        return DATASETS[name]
+    if not (root / "dataset.json").is_file():
+        known = ", ".join(DATASETS)
+        raise UserError(
+            f"{root} has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout; "
+            f"add one, or name a known set: {known}"
+        )
+    values = readers.description(root)
+    if "channel_names" in values:
+        return _own(readers.nnunet, root, values, values["channel_names"])
+    if "training" in values:
+        return _own(readers.decathlon, root, values, values.get("modality", {"0": "image"}))
+    raise UserError(f"{root / 'dataset.json'} has neither channel_names (nnU-Net v2) nor training (Decathlon)")
+
+
+def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> Source:
+    """A user's own data set. Labels are `name: number` or `name: [numbers]` (nnU-Net), or `number: name` (Decathlon)."""
+    labels = values.get("labels")
+    if not isinstance(labels, dict) or not isinstance(channels, dict) or not channels:
+        raise UserError(f"{root / 'dataset.json'} must have labels and channels (channel_names or modality) as objects")
+    try:
+        if all(str(key).isdigit() for key in labels):
+            labels = {str(name): int(key) for key, name in labels.items()}
+        parts = {name: tuple(map(int, v if isinstance(v, list) else [v])) for name, v in labels.items()}
+    except (TypeError, ValueError):
+        raise UserError(f"{root / 'dataset.json'}: labels must be whole numbers or lists of them; got {labels}") from None
+    ignore = parts.pop("ignore", (None,))[0]
+    used = sorted({value for v in parts.values() for value in v} - {0})
+    if not used:
+        raise UserError(f"{root / 'dataset.json'} names no foreground label; got {labels}")
+    codes = {0: 0} | {raw: k for k, raw in enumerate(used, start=1)}
+    single = {v[0]: name for name, v in parts.items() if len(v) == 1}
+    regions = {name: tuple(codes[raw] for raw in v) for name, v in parts.items() if len(v) > 1}
+    return Source(
+        reader,
+        classes=tuple(single.get(raw, f"label {raw}") for raw in used),
+        codes=codes,
+        ignore=ignore,
+        regions=regions,
+        channels=tuple(str(channels[key]) for key in sorted(channels, key=int)),
+    )

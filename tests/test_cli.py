@@ -1,0 +1,81 @@
+"""The command line as a user meets it: real processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from segcal.data.layouts import write_layout
+
+
+def segcal(*args, cwd=None, **env):
+    command = [sys.executable, "-c", "from segcal.cli import main; main()", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | env, check=False)
+
+
+@pytest.mark.parametrize("verb", [(), ("prepare",), ("inspect",), ("download",), ("list",), ("list", "datasets")])
+def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
+    code = (
+        "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n"
+        "    print([m for m in ('torch', 'numpy', 'SimpleITK', 'matplotlib') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *verb, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.strip().splitlines()[-1].strip().startswith("Example: segcal ")
+    assert done.stderr.strip() == "[]"
+
+
+def test_own_data_from_folder_to_contact_sheet(tmp_path):
+    """What the README promises: any nnU-Net folder, one command, results under cases/."""
+    write_layout("nnunet", tmp_path / "Dataset123_MyOrgans", n_cases=5, size=(5, 32, 32))
+    done = segcal("prepare", "my-organs", "--from", "Dataset123_MyOrgans", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "5 cases (3 train, 1 val, 1 test), classes body, core, satellite" in " ".join(done.stdout.split())
+    again = segcal("prepare", "my-organs", "--from", "Dataset123_MyOrgans", cwd=tmp_path)
+    assert "already prepared; nothing to do" in again.stdout
+    seen = segcal("inspect", "cases/my-organs", "--figure", "out/sheet.png", cwd=tmp_path)
+    assert seen.returncode == 0, seen.stderr
+    assert "class satellite" in seen.stdout
+    assert (tmp_path / "out" / "sheet.png").read_bytes()[:4] == b"\x89PNG"
+    facts = json.loads(segcal("inspect", "cases/my-organs", "--json", cwd=tmp_path).stdout)
+    assert facts["splits"] == {"train": 3, "val": 1, "test": 1}
+
+
+def test_the_phantom_in_one_command(tmp_path):
+    done = segcal("prepare", "phantom", "--cases", 4, "--shape", "4,24,24", "--workers", 1, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["cases"] == 4
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cases"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("prepare", "acdc"), "segcal: say where the raw data of acdc is, with --from"),
+        (("prepare", "x", "--from", "nowhere"), "segcal: there is no folder nowhere"),
+        (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected numbers with commas"),
+        (("prepare", "phantom", "--shape", "1,3"), "segcal: expected three numbers"),
+        (("inspect", "nowhere"), "segcal: nowhere is not a prepared data set"),
+        (("download", "acdc"), "segcal: acdc has no open address; ask for access at https://www.creatis"),
+        (("download", "acdx"), "segcal: unknown data set 'acdx'; choose one of acdc"),
+    ],
+)
+def test_user_errors_are_one_sentence_and_exit_2(tmp_path, args, message):
+    done = segcal(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(message)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_lists():
+    values = json.loads(segcal("list", "datasets", "--json").stdout)
+    assert values["hippocampus"]["classes"] == ["Anterior", "Posterior"]
+    assert values["brats"]["regions"] == ["TC", "ET", "WT"]
+    text = segcal("list", "datasets").stdout
+    for key, row in values.items():
+        assert key in text
+        assert row["licence"] in text
+    assert segcal("--version").stdout.strip()

@@ -1,0 +1,299 @@
+"""Preparation: every layout end to end, what is recorded, and doing it again."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from segcal.data import inspect
+from segcal.data.catalog import DATASETS, source_of
+from segcal.data.images import Grid, restored
+from segcal.data.layouts import LAYOUTS, write_layout
+from segcal.data.prepare import prepare
+from segcal.store import IGNORED, open_cases, sha256
+from segcal.types import UserError
+
+SIZE = (6, 32, 28)
+KEY = {"mrbrains13": "mrbrains", "nnunet": "my-organs", "msd": "my-organs"}  # layout -> data set; the rest share one name
+
+
+def raw(layout, path, **kwargs):
+    write_layout(layout, path, **({"n_cases": 8, "size": SIZE} | kwargs))
+    return path
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request):
+    return request.param
+
+
+def test_every_layout_prepares(layout, tmp_path):
+    """Labels become 0..K, images [0, 1], both on the recipe's grid; every case has every file it came from on record."""
+    name = KEY.get(layout, layout)
+    root = raw(layout, tmp_path / "raw folder ü")
+    done = prepare(name, root, tmp_path / "cases")
+    cases, source = done.cases, source_of(name, root)
+    assert done.fresh
+    assert not done.left_out
+    assert cases.classes == source.classes
+    assert cases.channels == source.channels
+    for id in cases.ids:
+        image, label, record = cases.image(id), cases.label(id), cases.case(id)
+        assert isinstance(image, np.memmap)
+        assert image.dtype == np.float32
+        assert label.dtype == np.uint8
+        assert image.shape == (label.shape[0], len(source.channels), *label.shape[1:])
+        assert 0 <= image.min() < image.max() <= 1
+        assert set(np.unique(label)) <= set(range(len(source.classes) + 1))
+        assert record["voxels"][1] > 0
+        assert Grid.from_dict(record["prepared"]).size == label.shape[::-1]
+        for path, mark in record["sources"].items():
+            assert sha256(root / path) == mark["sha256"]
+    if source.recipe.size:
+        assert all(cases.label(id).shape[1:] == source.recipe.size for id in cases.ids)
+    if source.recipe.crop:
+        assert all(cases.label(id).shape == source.recipe.crop for id in cases.ids)
+
+
+@pytest.mark.parametrize("name", ["msd", "nnunet", "hippocampus"])
+def test_without_a_recipe_voxels_are_kept_as_they_are(name, tmp_path):
+    root = raw(name, tmp_path / "raw")
+    cases = prepare(KEY.get(name, name), root, tmp_path / "cases").cases
+    for id in cases.ids:
+        record = cases.case(id)
+        label_path = next(root / path for path in record["sources"] if "labels" in path)
+        image_path = next(root / path for path in record["sources"] if "images" in path)
+        label, image = (sitk.ReadImage(str(path)) for path in (label_path, image_path))
+        np.testing.assert_array_equal(cases.label(id), sitk.GetArrayFromImage(label))
+        values = sitk.GetArrayFromImage(image).astype(float)
+        scaled = (values - values.min()) / (values.max() - values.min())
+        np.testing.assert_allclose(cases.image(id)[:, 0], scaled, atol=1e-6)
+        assert Grid.from_dict(record["original"]).close_to(Grid.of(image))
+        np.testing.assert_allclose(record["spacing"], image.GetSpacing()[::-1])
+
+
+def test_codes_become_classes(tmp_path):
+    """BraTS's 4 becomes 3; both MRBrainS editions give grey matter, white matter and CSF in that order."""
+    root = raw("brats", tmp_path / "brats")
+    cases = prepare("brats", root, tmp_path / "cases").cases
+    for id in cases.ids:
+        path = next(root / p for p in cases.case(id)["sources"] if "_seg" in p)
+        original = sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+        finer = cases.label(id).size / original.size  # resampled to 1 mm
+        assert cases.case(id)["voxels"][3] == pytest.approx((original == 4).sum() * finer, rel=0.2)
+        assert 4 in original
+        assert 4 not in cases.label(id)
+    assert cases.info["regions"] == {"TC": [1, 3], "ET": [3], "WT": [1, 2, 3]}
+    editions = [
+        prepare("mrbrains", raw(edition, tmp_path / edition), tmp_path / f"cases-{edition}").cases
+        for edition in ("mrbrains", "mrbrains13")
+    ]
+    for id in set(editions[0].ids) & set(editions[1].ids):
+        np.testing.assert_array_equal(editions[0].label(id), editions[1].label(id))
+
+
+def test_frames_of_a_patient_share_a_split_and_brains_are_left_out_in_turn(tmp_path):
+    acdc = prepare("acdc", raw("acdc", tmp_path / "acdc", n_cases=16), tmp_path / "cases").cases
+    patients = [{acdc.case(id)["patient"] for id in acdc.split(name)} for name in ("train", "val", "test")]
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 8
+    brains = prepare("mrbrains", raw("mrbrains", tmp_path / "brains", n_cases=7), tmp_path / "cases").cases
+    assert brains.n_folds == 7
+    assert len({brains.split("test", fold) for fold in range(7)}) == 7
+    with pytest.raises(UserError, match=r"fold must lie in 0\.\.6"):
+        brains.split("test", 7)
+
+
+def test_geometry_leads_back_to_the_original(tmp_path):
+    """A resized, cropped label map goes back to its file's grid and still fits the reference there."""
+    root = raw("acdc", tmp_path / "raw", size=(6, 64, 60))
+    cases = prepare("acdc", root, tmp_path / "cases").cases
+    for id in cases.ids[:3]:
+        record = cases.case(id)
+        path = next(root / p for p in record["sources"] if "_gt" in p)
+        reference = sitk.ReadImage(str(path))
+        grids = [Grid.from_dict(record[key]) for key in ("prepared", "original")]
+        back = restored(np.array(cases.label(id)), *grids, labels=True)
+        assert Grid.of(back).close_to(Grid.of(reference))
+        agree = sitk.GetArrayFromImage(back) == sitk.GetArrayFromImage(reference)
+        assert agree.mean() > 0.995
+
+
+def test_recipes_can_be_overridden(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    cases = prepare("mine", root, tmp_path / "a", size=(40, 36), window=(0.0, 500.0)).cases
+    assert cases.label(cases.ids[0]).shape == (SIZE[0], 40, 36)
+    cropped = prepare("mine", root, tmp_path / "b", crop=(8, 20, 40)).cases
+    assert cropped.label(cropped.ids[0]).shape == (8, 20, 40)
+    finer = prepare("mine", root, tmp_path / "c", spacing=(1.5, 1.0, 1.0)).cases
+    assert finer.case(finer.ids[0])["spacing"] == [1.5, 1.0, 1.0]
+    turned = prepare("mine", root, tmp_path / "d", axis=2).cases
+    whole = prepare("mine", root, tmp_path / "e").cases
+    for id in turned.ids:
+        np.testing.assert_array_equal(turned.label(id), np.moveaxis(np.array(whole.label(id)), 2, 0))
+        grids = [Grid.from_dict(turned.case(id)[key]) for key in ("prepared", "original")]
+        back = sitk.GetArrayFromImage(restored(np.array(turned.label(id)), *grids, labels=True))
+        np.testing.assert_array_equal(back, whole.label(id))
+
+
+def test_window_and_constant_images(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    path = sorted((root / "imagesTr").iterdir())[0]
+    image = sitk.ReadImage(str(path))
+    sitk.WriteImage(image * 0 + 7, str(path))
+    cases = prepare("mine", root, tmp_path / "cases").cases
+    assert not cases.image(cases.ids[0]).any()
+    windowed = prepare("mine", root, tmp_path / "w", window=(-100.0, 100.0)).cases
+    np.testing.assert_allclose(np.unique(windowed.image(windowed.ids[0])), 0.535, atol=1e-6)
+
+
+def test_nnunet_ignore_label_regions_and_endings(tmp_path):
+    root = raw("nnunet", tmp_path / "raw")
+    for path in [*(root / "imagesTr").iterdir(), *(root / "labelsTr").iterdir()]:
+        image = sitk.ReadImage(str(path))
+        path.unlink()
+        sitk.WriteImage(image, str(path).replace(".nii.gz", ".nrrd"))
+    text = json.loads((root / "dataset.json").read_text())
+    text |= {"file_ending": ".nrrd", "labels": {"background": 0, "whole": [1, 2], "core": [2], "ignore": 3}}
+    (root / "dataset.json").write_text(json.dumps(text))
+    cases = prepare("mine", root, tmp_path / "cases").cases
+    assert cases.classes == ("label 1", "core")
+    assert cases.info["regions"] == {"whole": [1, 2]}
+    assert IGNORED in cases.label(cases.ids[0])
+    assert cases.case(cases.ids[0])["ignored_voxels"] == (cases.label(cases.ids[0]) == IGNORED).sum() > 0
+
+
+def test_mixed_orientations_are_turned_alike(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    name = sorted((root / "imagesTr").iterdir())[0].name
+    straight = prepare("mine", root, tmp_path / "a").cases
+    id = straight.ids[0]
+    codes = {}
+    for folder in ("imagesTr", "labelsTr"):
+        image = sitk.ReadImage(str(root / folder / name))
+        codes[folder] = sitk.DICOMOrientImageFilter.GetOrientationFromDirectionCosines(image.GetDirection())
+        sitk.WriteImage(sitk.DICOMOrient(image, "PIR" if codes[folder] != "PIR" else "RAS"), str(root / folder / name))
+    turned = prepare("mine", root, tmp_path / "b").cases
+    assert turned.case(id)["reoriented"]
+    assert any("turned to the orientation" in line for line in inspect.warnings(turned))
+    label = sitk.ReadImage(str(root / "labelsTr" / name))
+    grids = [Grid.from_dict(turned.case(id)[key]) for key in ("prepared", "original")]
+    back = sitk.GetArrayFromImage(restored(np.array(turned.label(id)), *grids, labels=True))
+    np.testing.assert_array_equal(back, sitk.GetArrayFromImage(label))
+
+
+# Again, elsewhere, interrupted ----------------------------------------------------------------------------------------
+
+
+def snapshot(folder):
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+def test_again_is_a_no_op_until_something_changes(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    to = tmp_path / "cases"
+    prepare("mine", root, to)
+    before = snapshot(to / "mine")
+    assert not prepare("mine", root, to).fresh
+    assert snapshot(to / "mine") == before
+    with pytest.raises(UserError, match="prepared with another recipe; --again replaces it"):
+        prepare("mine", root, to, size=(20, 20))
+    with pytest.raises(UserError, match="prepared with another seed"):
+        prepare("mine", root, to, seed=5)
+    path = sorted((root / "imagesTr").iterdir())[2]
+    image = sitk.ReadImage(str(path))
+    sitk.WriteImage(image + 1, str(path))
+    with pytest.raises(UserError, match=rf"sources of .* have changed .*imagesTr/{path.name}\); --again"):
+        prepare("mine", root, to)
+    assert snapshot(to / "mine") == before
+    assert prepare("mine", root, to, again=True).fresh
+    assert not prepare("mine", root, to).fresh
+    assert sorted(p.name for p in to.iterdir()) == ["mine"]
+
+
+def test_touching_a_file_without_changing_it_is_no_change(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    prepare("mine", root, tmp_path / "cases")
+    sorted((root / "imagesTr").iterdir())[0].touch()
+    assert not prepare("mine", root, tmp_path / "cases").fresh
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    root, to = raw("msd", tmp_path / "raw"), tmp_path / "cases"
+
+    def interrupt(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare("mine", root, to, progress=interrupt)
+    assert not (to / "mine").exists()
+    opened = []
+    real = sitk.ReadImage
+    monkeypatch.setattr(sitk, "ReadImage", lambda path, *a: opened.append(path) or real(path, *a))
+    cases = prepare("mine", root, to).cases
+    assert len(cases.ids) == 8
+    assert len(opened) == 2 * 5  # three of eight cases were there already
+    assert not [p for p in to.iterdir() if p.name.startswith(".")]
+    straight = prepare("mine", root, tmp_path / "other").cases
+    assert straight.info["checksum"] == cases.info["checksum"]
+
+
+def test_processes_give_what_one_gives(tmp_path):
+    root = raw("nnunet", tmp_path / "raw")
+    one, two = (prepare("mine", root, tmp_path / str(n), workers=n).cases for n in (1, 2))
+    assert one.info == two.info
+
+
+def test_the_phantom_needs_no_folder(tmp_path):
+    done = prepare("phantom", to=tmp_path, n_cases=6, shape=(5, 32, 32))
+    assert len(done.cases.ids) == 6
+    assert done.cases.classes == ("body", "core", "satellite")
+    assert not prepare("phantom", to=tmp_path, n_cases=6, shape=(5, 32, 32)).fresh
+    with pytest.raises(UserError, match="another phantom"):
+        prepare("phantom", to=tmp_path, n_cases=7, shape=(5, 32, 32))
+
+
+def test_inspection_finds_what_is_odd(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    files = sorted((root / "imagesTr").iterdir())
+    shutil.copy(files[0], files[1])
+    labels = sorted((root / "labelsTr").iterdir())
+    empty = sitk.ReadImage(str(labels[2])) * 0
+    sitk.WriteImage(empty, str(labels[2]))
+    moved = sitk.ReadImage(str(labels[3]))
+    moved.SetOrigin([x + 40 for x in moved.GetOrigin()])
+    sitk.WriteImage(moved, str(labels[3]))
+    cases = prepare("mine", root, tmp_path / "cases").cases
+    found = "\n".join(inspect.warnings(cases))
+    a, b, c, d = cases.ids[:4]
+    assert f"{a}, {b} are the same image" in found
+    assert f"{c} has an empty label map" in found
+    assert f"{d}: image and label geometry differ" in found
+    facts = inspect.summary(cases)
+    assert facts["cases"] == 8
+    assert facts["classes"]["body"]["voxels"] == sum((cases.label(id) == 1).sum() for id in cases.ids)
+    json.dumps(facts)
+
+
+def test_every_row_of_the_catalog_is_complete():
+    for key, row in DATASETS.items():
+        assert row.classes
+        assert row.layout
+        assert row.licence
+        assert row.citation
+        assert key == "phantom" or row.homepage.startswith("http")
+        assert row.archive is None or row.archive[1].startswith(("md5:", "sha256:"))
+    assert {"acdc", "brats", "mrbrains", "flare", "promise12", "prostate", "hippocampus", "busi"} <= set(DATASETS)
+
+
+def test_damaged_sets_are_not_opened(tmp_path):
+    with pytest.raises(UserError, match="is not a prepared data set"):
+        open_cases(tmp_path)
+    (tmp_path / "cases.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        open_cases(tmp_path)
+    (tmp_path / "cases.json").write_text('{"format": 99}')
+    with pytest.raises(UserError, match="has format 99"):
+        open_cases(tmp_path)
