@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from segcal.data.layouts import write_layout
 
 
@@ -14,7 +15,9 @@ def segcal(*args, cwd=None, **env):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | env, check=False)
 
 
-@pytest.mark.parametrize("verb", [(), ("prepare",), ("inspect",), ("download",), ("list",), ("list", "datasets")])
+@pytest.mark.parametrize(
+    "verb", [(), ("prepare",), ("phantom",), ("inspect",), ("download",), ("list",), ("list", "datasets")]
+)
 def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
     code = (
         "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n"
@@ -49,6 +52,12 @@ def test_the_phantom_in_one_command(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cases"]
 
 
+def test_a_phantom_in_an_official_layout(tmp_path):
+    assert segcal("phantom", "acdc", "--to", "raw", "--cases", 6, "--shape", "4,24,24", cwd=tmp_path).returncode == 0
+    done = segcal("prepare", "acdc", "--from", "raw", "--workers", 1, cwd=tmp_path)
+    assert "6 cases (2 train, 2 val, 2 test), classes RV, MYO, LV" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -56,6 +65,8 @@ def test_the_phantom_in_one_command(tmp_path):
         (("prepare", "x", "--from", "nowhere"), "segcal: there is no folder nowhere"),
         (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected numbers with commas"),
         (("prepare", "phantom", "--shape", "1,3"), "segcal: expected three numbers"),
+        (("phantom", "acdd", "--to", "x"), "segcal: unknown layout 'acdd'; choose one of acdc, brats"),
+        (("phantom", "acdc", "--to", ".."), "segcal: .. is not empty; choose a new folder with --to"),
         (("inspect", "nowhere"), "segcal: nowhere is not a prepared data set"),
         (("download", "acdc"), "segcal: acdc has no open address; ask for access at https://www.creatis"),
         (("download", "acdx"), "segcal: unknown data set 'acdx'; choose one of acdc"),

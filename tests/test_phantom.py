@@ -41,7 +41,6 @@ def boundary_distance(mask, case):
 def test_a_case_depends_on_its_arguments_alone():
     in_order = list(phantoms(4, seed=3, size=SIZE, n_channels=2))
     assert [case.id for case in in_order] == ["phantom_000", "phantom_001", "phantom_002", "phantom_003"]
-    np.random.seed(0)  # noqa: NPY002 (the global state must not matter)
     for index in (2, 0, 3, 1):
         assert same(phantom(index, seed=3, size=SIZE, n_channels=2), in_order[index])
 
@@ -119,7 +118,7 @@ def test_edges_are_partial_volume(monkeypatch):
         inner, outer = (np.median(image[alone & part]) for part in (distance < -3, distance > 3))
         share = (image - outer) / (inner - outer)
         between = (share > 1 / 3) & (share < 2 / 3)
-        assert between[alone & (np.abs(distance) < 1)].mean() > 0.15
+        assert between[alone & (np.abs(distance) < 1)].mean() > 0.08
         assert between[alone & (np.abs(distance) > 4)].mean() < 0.02
 
 
@@ -182,7 +181,7 @@ def test_raters_disagree_near_boundaries_only(index):
     votes = np.stack([(labels == k).mean(0) for k in range(4)])
     disputed = votes.max(0) < 1
     nearest = np.min([np.abs(boundary_distance(votes.argmax(0) == k, case)) for k in range(1, 4)], axis=0)
-    assert nearest[disputed].max() < 7
+    assert nearest[disputed].max() < 6
     assert np.quantile(nearest[disputed], 0.95) < 3.5
     # The best a network can know is the share of votes: far from sure at every structure's edge.
     for k in range(1, 4):
@@ -196,11 +195,17 @@ def test_disputes_are_stretches_of_boundary_not_specks():
     assert sizes[sizes < 4].sum() < 0.1 * sizes.sum()
 
 
-def test_some_raters_draw_large():
-    """The systematic part: sizes vary more among raters than boundary fields of a few voxels' length can explain."""
-    for k in (1, 2, 3):
-        spread = [volumes.std() / volumes.mean() for volumes in ((raters_of(i) == k).sum((1, 2, 3)) for i in range(3))]
-        assert np.mean(spread) > 0.05
+def test_some_raters_draw_large(monkeypatch):
+    """The systematic part: without it, sizes vary less among raters."""
+
+    def spread(k):
+        return np.mean([volumes.std() / volumes.mean() for volumes in ((raters == k).sum((1, 2, 3)) for raters in drawn)])
+
+    drawn = [raters_of(index) for index in range(3)]
+    with_habit = [spread(k) for k in (1, 2, 3)]
+    monkeypatch.setattr(module, "_HABIT", 0.0)
+    drawn = [raters_of(index) for index in range(3)]
+    assert all(a > 1.2 * b for a, b in zip(with_habit, [spread(k) for k in (1, 2, 3)], strict=True))
 
 
 # Errors -------------------------------------------------------------------------------------------------------------
@@ -269,6 +274,10 @@ def files(layout, i):
     return table[layout][:-1], table[layout][-1]
 
 
+def test_every_layout_is_read_back():
+    assert {*RESTORED, "busi"} == set(LAYOUTS) == set(N_CHANNELS)  # BUSI has a test of its own
+
+
 def cases_of(layout):
     return list(phantoms(N_CASES, seed=7, size=SIZE, n_channels=N_CHANNELS[layout]))
 
@@ -315,8 +324,7 @@ def test_image_and_label_share_a_place_in_the_patient(written, layout):
     for i, case in enumerate(cases_of(layout)):
         images, label = files(layout, i)
         label = sitk.ReadImage(written / layout / label)
-        for image in images:
-            image = sitk.ReadImage(written / layout / image)
+        for image in (sitk.ReadImage(written / layout / path) for path in images):
             assert image.GetSize()[:3] == label.GetSize() == SIZE[::-1]
             assert image.GetSpacing()[:3] == label.GetSpacing() == pytest.approx(case.spacing[::-1])
             assert image.GetOrigin()[:3] == label.GetOrigin()
@@ -327,10 +335,8 @@ def test_image_and_label_share_a_place_in_the_patient(written, layout):
     assert len(directions) > 1
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", RESTORED)
 def test_no_file_but_those_of_the_layout(written, layout):
-    if layout == "busi":
-        pytest.skip("its files are told one by one below")
     expected = {f for i in range(N_CASES) for part in [files(layout, i)] for f in (*part[0], part[1])}
     if layout == "acdc":
         expected |= {f"training/patient{p:03d}/Info.cfg" for p in range(1, N_CASES // 2 + 1)}
@@ -363,9 +369,11 @@ def test_mrbrains_ids_never_collide(tmp_path):
 
 
 def test_ct_intensities_are_like_hounsfield_units(written):
-    image = sitk.GetArrayFromImage(sitk.ReadImage(written / "flare/TrainingImg/train_000_0000.nii.gz"))
-    assert -1000 < image.min() < -300
-    assert 100 < image.max() < 1000
+    for i, case in enumerate(cases_of("flare")):
+        image = sitk.GetArrayFromImage(sitk.ReadImage(written / "flare" / files("flare", i)[0][0]))
+        assert -1000 < image.min() < image.max() < 1000
+        assert -1000 < np.median(image[case.label == 0]) < -150
+        assert -150 < np.median(image[case.label == 2]) < 400
 
 
 @pytest.mark.parametrize(

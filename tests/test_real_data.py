@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from segcal.data.prepare import prepare
 
 BESIDE = Path(os.environ.get("SEGCAL_REAL_DATA") or Path(__file__).parents[2] / "shared" / "data")

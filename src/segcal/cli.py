@@ -167,6 +167,23 @@ def _triple(text: str) -> tuple[int, int, int]:
     return values[0], values[1], values[2]
 
 
+@app.command(epilog="Example: segcal phantom acdc --to raw/acdc --cases 10")
+def phantom(
+    layout: Annotated[str, typer.Argument(help="The layout: acdc, brats, mrbrains, nnunet, msd, ...")],
+    to: Annotated[Path, typer.Option(help="The folder to write into; it must be empty or new.")],
+    cases: Annotated[int, typer.Option(help="How many cases.")] = 10,
+    shape: Annotated[str, typer.Option(help="slices,height,width.")] = "16,64,64",
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+) -> None:
+    """Write synthetic raw data in a public data set's official layout, to try things on."""
+    from segcal.data.layouts import write_layout
+
+    if to.exists() and any(to.iterdir()):
+        raise UserError(f"{to} is not empty; choose a new folder with --to")
+    write_layout(layout, to, n_cases=cases, seed=seed, size=_triple(shape))
+    print(to)
+
+
 @app.command(epilog="Example: segcal inspect cases/hippocampus --figure sheet.png")
 def inspect(
     cases: Annotated[Path, typer.Argument(help="A prepared data set's folder, such as cases/hippocampus.")],

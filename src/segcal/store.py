@@ -1,7 +1,7 @@
 """Our own files: the only module that knows their paths and formats.
 
 A prepared data set is a folder `cases/<name>/` with `cases.json` and, per case, `<id>.image.npy` (D, C, H, W) float32 in
-[0, 1] and `<id>.label.npy` (D, H, W) uint8, where 255 marks voxels to ignore. D counts slices: a slice is one contiguous read.
+[0, 1] and `<id>.label.npy` (D, H, W) uint8, where 255 marks voxels to ignore. D counts slices, each one contiguous read.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ _CONTRAST = np.array([[250, 500, 555, 600], [420, 600, 550, 330], [300, 430, 480
 _SLIP = (0.9, 1.0, 0.7)
 """How far raters stray from each structure's boundary, in voxels; furthest where the contrast is lowest."""
 
+_HABIT = 0.5  # how much larger or smaller than true a rater draws a whole structure, in voxels
 _FURTHEST = 2.0  # no rater strays further, in voxels
 _EDGE = 0.3  # scale of a logistic edge in voxels: from 16 % to 84 % over one voxel
 _NOISE = 28.0
@@ -184,7 +185,7 @@ def _drawn(rng: Rng, truth: Array, axes: Sequence[Array]) -> NDArray[np.uint8]:
     label = np.zeros(truth.shape[1:], np.uint8)
     hearts = [_heart(truth, k) for k in range(len(truth))]
     for k, distance in enumerate(truth):
-        shift = _SLIP[k] * _field(rng, axes, np.full(3, 4.0)) + rng.normal(0, 0.5)
+        shift = _SLIP[k] * _field(rng, axes, np.full(3, 4.0)) + _HABIT * rng.standard_normal()
         # Raters agree on the heart of each structure, so that no class is ever lost: not its own, and none drawn before it.
         reach = min(_FURTHEST, 0.75 * min(abs(float(distance[heart])) for heart in hearts[: k + 1]))
         label[distance + shift.clip(-reach, reach) < 0] = k + 1
