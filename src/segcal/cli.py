@@ -188,7 +188,7 @@ def phantom(
 def inspect(
     cases: Annotated[Path, typer.Argument(help="A prepared data set's folder, such as cases/hippocampus.")],
     figure: Annotated[Path | None, typer.Option(help="Also draw a contact sheet here (png, pdf or svg).")] = None,
-    n: Annotated[int, typer.Option(help="How many cases the sheet shows.")] = 24,
+    n: Annotated[int, typer.Option("-n", help="How many cases the sheet shows.")] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a prepared data set, and what looks wrong with it."""
