@@ -2,7 +2,9 @@
 
 import math
 import warnings
+from fractions import Fraction
 
+import monai.data
 import netcal.metrics
 import numpy as np
 import oracles
@@ -149,12 +151,14 @@ def test_half_precision_is_widened_first(dtype):
     torch.testing.assert_close(values(halved), values(reliability(x.float(), y)), rtol=0.3, atol=0.05)
 
 
-@given(st.integers(1, 40), st.integers(0, 40))
-def test_every_edge_of_a_bin_belongs_below(n_bins, step):
-    """(lo, hi], and confidence 0 in the first bin; edges as exact fractions of float64."""
-    p = min(step, n_bins) / n_bins
-    bins = reliability_of_probs(torch.tensor([[1 - p, p]], dtype=torch.float64), torch.tensor([1]), n_bins=n_bins)
-    expected = max(min(step, n_bins) - 1, 0)
+@given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([-1, 0, 1]))
+def test_every_probability_falls_in_its_bin(n_bins, step, beside):
+    """(lo, hi], and confidence 0 in the first bin: exact for float32, at every edge and for the floats beside it."""
+    edge = np.float32(min(step, n_bins) / n_bins)
+    p = np.clip(np.nextafter(edge, np.float32(9 * beside)) if beside else edge, 0, 1)
+    probs = torch.tensor([[1 - p, p]], dtype=torch.float32)
+    bins = reliability_of_probs(probs, torch.tensor([1]), n_bins=n_bins)
+    expected = max(math.ceil(Fraction(float(p)) * n_bins) - 1, 0)
     assert bins.classes.count[1].nonzero().item() == expected
     assert bins.classes.count.sum() == 2  # no probability falls through, not even 0
 
@@ -230,6 +234,25 @@ def test_masks_choose_the_voxels_they_name(mask, shape):
     assert metrics.ece(bins).item() == pytest.approx(oracles.ece(probs, truth), rel=1e-5)
 
 
+def test_ignored_voxels_are_neither_side_of_a_ring():
+    y = torch.tensor([[1, 1, 1, 9, 9, 0, 0, 0]])
+    bins = reliability(torch.zeros(1, 2, 8), y, mask="ring", ring=2, ignore_index=9)
+    assert bins.n_voxels == 0  # three voxels apart, with nothing known between them
+    assert reliability(torch.zeros(1, 2, 8), y, mask="ring", ring=3, ignore_index=9).n_voxels == 2
+
+
+def test_unsigned_labels_do_not_wrap_into_the_ignored():
+    x, y = torch.randn(1, 200, 4), torch.full((1, 4), 156)
+    for kind in (torch.uint8, torch.int16, torch.int64):
+        assert reliability(x, y.to(kind)).n_voxels == 4
+
+
+def test_monai_tensors_leave_no_trace():
+    x, y = example()
+    bins = reliability(monai.data.MetaTensor(x), monai.data.MetaTensor(y))
+    assert type(bins.nll) is type(metrics.ece(bins)) is torch.Tensor
+
+
 def test_wider_rings_take_in_more():
     x, y = example((1, 2, 30, 30))
     y = torch.zeros_like(y)
@@ -249,8 +272,8 @@ X, Y = torch.zeros(1, 3, 4), torch.ones(1, 4).long()
         (X, Y[:, :3], {}, r"labels must have shape \(1, 4\)"),
         (X[:, :1], Y, {}, "K >= 2 classes"),
         (X.int(), Y, {}, "logits must be floating point; got torch.int32"),
-        (X, Y + 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index; got 3"),
-        (X, Y - 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index; got -1"),
+        (X, Y + 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got 3"),
+        (X, Y - 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got -1"),
         (X / 0, Y, {}, r"logits must not be NaN or \+inf"),
         (X + math.inf, Y, {}, r"logits must not be NaN or \+inf"),
         (X, Y, {"mask": "foreground"}, "unknown mask 'foreground'; choose one of reference, all"),
@@ -283,8 +306,9 @@ def test_logits_given_as_probabilities_are_refused():
         reliability_of_probs(X + 3, Y)
     with pytest.raises(UserError, match="got values from nan to nan"):
         reliability_of_probs(X / 0, Y)
-    with pytest.raises(UserError, match="must sum to 1"):
-        reliability_of_probs(X + 0.5, Y)
+    for off in (0.5, 0.35):
+        with pytest.raises(UserError, match="must sum to 1"):
+            reliability_of_probs(X + off, Y)
 
 
 def test_unlike_values_do_not_add():

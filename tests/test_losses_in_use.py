@@ -70,7 +70,23 @@ def test_half_precision_is_computed_in_float32(key, dtype):
     value.backward()
     assert value.dtype is torch.float32
     assert half.grad.dtype is dtype
-    torch.testing.assert_close(value, LOSSES[key].function(half.detach().float(), y))
+    wide = half.detach().float().requires_grad_()
+    expected = LOSSES[key].function(wide, y)
+    expected.backward()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(half.grad, wide.grad.to(dtype))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_does_not_narrow_the_gradient(key, dtype):
+    """Matrix products inside a loss would be done in half precision, unless it says no."""
+    x, y = example((1, 4, 16, 16, 16))
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype):
+        LOSSES[key].function(a, y).backward()
+    LOSSES[key].function(b, y).backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=1e-12)
 
 
 @EVERY
@@ -102,9 +118,12 @@ def compiled_agrees(key, backend):
     criterion = Criterion(key)
     fast = torch.compile(criterion, backend=backend, fullgraph=True)
     x, y = example()
+    y[0, 0, :3] = -100
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    criterion(a, y).backward()
-    fast(b, y).backward()
+    values = criterion(a, y), fast(b, y)
+    torch.testing.assert_close(*values)
+    for value in values:
+        value.backward()
     torch.testing.assert_close(a.grad, b.grad)
 
 
@@ -170,10 +189,11 @@ MISTAKES = [
     (X, torch.zeros(2, 3, 4, 4).long(), {}, r"labels must have shape \(2, 4, 4\).*got \(2, 3, 4, 4\)"),
     (X[:, :1], Y, {}, r"K >= 2 classes; got shape \(2, 1, 4, 4\)"),
     (X[:, 0, 0, 0], Y[:, 0, 0], {}, r"logits must be \(N, K, \*S\).*got shape \(2,\)"),
+    (X[:0], Y[:0], {}, r"logits must not be empty; got shape \(0, 3, 4, 4\)"),
     (X.long(), Y, {}, "logits must be floating point; got torch.int64"),
     (X, Y.float(), {}, "labels must be integers; got torch.float32"),
-    (X, Y + 3, {}, r"labels must lie in 0\.\.2, or equal ignore_index; got values from 3 to 3"),
-    (X, Y - 1, {}, r"labels must lie in 0\.\.2, or equal ignore_index; got values from -1 to -1"),
+    (X, Y + 3, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got 3"),
+    (X, Y - 1, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got -1"),
 ]
 
 
@@ -189,8 +209,9 @@ def test_bad_arrays_are_named_in_one_sentence(key, x, y, settings, message):
 def test_one_bad_label_among_many_is_found_in_3d(key):
     x, y = torch.zeros(1, 3, 4, 4, 4), torch.zeros(1, 4, 4, 4).long()
     y[0, 3, 2, 1] = 7
-    with pytest.raises(UserError, match=r"got values from 0 to 7"):
-        LOSSES[key].function(x, y)
+    y[0, 0, 0, 0] = 255
+    with pytest.raises(UserError, match=r"labels must lie in 0\.\.2, or equal ignore_index 255; got 7"):
+        LOSSES[key].function(x, y, ignore_index=255)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +223,7 @@ def test_one_bad_label_among_many_is_found_in_3d(key):
         ("mbls", {"penalty": "l3"}, "unknown penalty 'l3'; choose one of l1, l2"),
         ("mbls", {"class_reduction": "max"}, "unknown class_reduction 'max'; choose one of sum, mean"),
         ("mbls_dice", {"margin": -1.0}, "margin must be at least 0"),
+        ("mbls_dice", {"weight": -1.0}, "weight must be at least 0"),
         ("ls", {"alpha": 1.5}, r"alpha must lie in \[0, 1\]; got 1.5"),
         ("ls", {"alpha": -0.5}, r"alpha must lie in \[0, 1\]; got -0.5"),
         ("focal", {"gamma": -2.0}, "gamma must be at least 0"),
@@ -214,7 +236,7 @@ def test_bad_settings_are_named_in_one_sentence(key, settings, message):
     with pytest.raises(UserError, match=message):
         LOSSES[key].function(X, Y, **settings)
     with pytest.raises(UserError, match=message):
-        Criterion(key, **settings)(X, Y)
+        Criterion(key, **settings)
 
 
 def test_margin_penalty_checks_its_input():
@@ -222,6 +244,10 @@ def test_margin_penalty_checks_its_input():
         losses.margin_penalty(X, margin=-3.0)
     with pytest.raises(UserError, match=r"logits must be \(N, K, \*S\)"):
         losses.margin_penalty(X.flatten())
+    with pytest.raises(UserError, match=r"labels must lie in 0\.\.2.*got 7"):
+        losses.margin_penalty(X, Y + 7)
+    with pytest.raises(UserError, match="labels must have shape"):
+        losses.margin_penalty(X, Y[:1])
 
 
 def test_criterion_names_the_allowed():
@@ -229,5 +255,7 @@ def test_criterion_names_the_allowed():
         Criterion("mbsl")
     with pytest.raises(UserError, match="unknown setting of mbls 'marign'; choose one of margin, weight"):
         Criterion("mbls", marign=5)
+    with pytest.raises(UserError, match=r"logits must be \(N, K"):
+        Criterion("ce")(X.flatten(), Y.flatten())
     with pytest.raises(UserError, match="whole numbers"):
         Criterion("ce")(X, Y.float() + 0.5)

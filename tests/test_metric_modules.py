@@ -5,9 +5,10 @@ import os
 import pytest
 import torch
 import torch.multiprocessing as mp
+import torchmetrics
 
 from segcal import metrics
-from segcal.metrics import METRICS, CalibrationScores, OverlapScores
+from segcal.metrics import METRICS, CalibrationScores, CalibrationScoresOfProbs, OverlapScores
 from segcal.types import UserError
 
 
@@ -63,6 +64,86 @@ def test_overlap_is_mean_over_cases_that_have_a_value():
     assert result["missed"].tolist() == [0, 1]
     both = sum(metrics.confusion(metrics.label_map(x), y, n_classes=3) for x, y in data)
     torch.testing.assert_close(result["dice_pooled"], metrics.dice_of_confusion(both))
+
+
+def test_the_mean_over_classes_is_taken_per_case():
+    scores = OverlapScores(3)
+    data = cases()
+    data[0][1][data[0][1] == 2] = 0
+    for logits, labels in data:
+        scores.update(logits, labels, spacing=None)
+    dice = torch.stack([metrics.dice(metrics.label_map(x), y, n_classes=3).nanmean() for x, y in data])
+    torch.testing.assert_close(scores.compute()["dice_mean"], dice.mean())
+    found = [metrics.surfaces(metrics.label_map(x)[0], y[0], n_classes=3, spacing=None) for x, y in data]
+    asd = torch.stack([metrics.asd(f).nanmean() for f in found])
+    torch.testing.assert_close(scores.compute()["asd_mean"], asd.mean())
+
+
+def test_items_can_be_cases():
+    together, apart = CalibrationScores(3, items_are_cases=True), CalibrationScores(3)
+    x, y = torch.randn(4, 3, 9, 9), torch.randint(0, 3, (4, 9, 9))
+    together.update(x, y)
+    for i in range(4):
+        apart.update(x[i : i + 1], y[i : i + 1])
+    torch.testing.assert_close(together.compute(), apart.compute())
+
+
+def test_probabilities_have_a_class_of_their_own():
+    x, y = cases()[0]
+    logits, probs = CalibrationScores(3), CalibrationScoresOfProbs(3)
+    logits.update(x.double(), y)
+    probs.update(x.double().softmax(1), y)
+    torch.testing.assert_close(logits.compute(), probs.compute())
+
+
+def test_settings_reach_the_functions():
+    x, y = cases()[0]
+    y[0, 0] = 9
+    scores = CalibrationScores(3, n_bins=7, mask="ring", ring=1, ignore_index=9)
+    scores.update(x, y)
+    bins = metrics.reliability(x, y, n_bins=7, mask="ring", ring=1, ignore_index=9)
+    torch.testing.assert_close(scores.compute()["ece"], metrics.ece(bins))
+    assert scores.bins.n_voxels == bins.n_voxels
+    overlap = OverlapScores(3, ignore_index=9)
+    overlap.update(x, y, spacing=None)
+    torch.testing.assert_close(overlap.compute()["dice"], metrics.dice(metrics.label_map(x), y, n_classes=3, ignore_index=9))
+
+
+def test_a_collection_keeps_different_settings_apart():
+    """torchmetrics takes metrics with equal states for one; after a case without foreground these are all zero."""
+    make = {"ref": CalibrationScores(3), "ring": CalibrationScores(3, mask="ring"), "all": CalibrationScores(3, mask="all")}
+    group = torchmetrics.MetricCollection(make)
+    x, y = cases()[0]
+    for labels in (torch.zeros_like(y), y):
+        group.update(x, labels)
+    alone = CalibrationScores(3, mask="ring")
+    alone.update(x, y)
+    assert group.compute()["ring_ece"] == alone.compute()["ece"]
+
+
+def test_an_infinite_value_stays_infinite():
+    x, y = torch.tensor([[[0.0, 0.0], [-torch.inf, 1.0]]]), torch.tensor([[1, 1]])
+    scores = CalibrationScores(2)
+    scores.update(x, y)
+    assert scores.compute()["nll"] == torch.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CalibrationScores(3, mask="foo"), "unknown mask 'foo'"),
+        (lambda: CalibrationScores(1), "n_classes must be at least 2"),
+        (lambda: CalibrationScores(3, n_bins=0), "n_bins must be at least 1"),
+        (lambda: CalibrationScores(3, ring=0), "ring must be at least 1"),
+        (lambda: OverlapScores(1), "n_classes must be at least 2"),
+        (lambda: OverlapScores(5).update(*cases()[0], spacing=None), "was made for 5 classes; got shape"),
+        (lambda: CalibrationScores(5).update(*cases()[0]), "was made for 5 classes; got shape"),
+        (lambda: OverlapScores(3).update(cases()[0][0] / 0 * 0, cases()[0][1], spacing=None), "NaN"),
+    ],
+)
+def test_mistakes_are_named(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
 
 
 def test_slices_of_a_volume_are_not_taken_for_a_case():

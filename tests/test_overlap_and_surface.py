@@ -121,6 +121,25 @@ def test_distances_follow_their_definition(seed, spacing):
         assert hd95 == pytest.approx(max(np.quantile(there, 0.95), np.quantile(back, 0.95)))
 
 
+def test_agrees_with_scipys_distance_transform():
+    pred, ref = blobs(1), blobs(2)
+    for k, surface in enumerate(surfaces(pred, ref), start=1):
+        p, r = ((v == k).numpy() & ~ndimage.binary_erosion((v == k).numpy()) for v in (pred, ref))
+        away = ndimage.distance_transform_edt(~r, sampling=SPACING)[p]
+        np.testing.assert_allclose(np.sort(surface.to_reference), np.sort(away))
+
+
+def test_many_classes_and_unsigned_labels():
+    pred, ref = torch.zeros(6, 6).long(), torch.zeros(6, 6).long()
+    pred[1, 1] = ref[1, 4] = 300
+    assert metrics.asd(surfaces(pred, ref, n_classes=301, spacing=None))[299] == 3
+    pred[1, 1] = ref[1, 4] = 156
+    for kind in (torch.uint8, torch.int64):
+        assert metrics.asd(surfaces(pred.to(kind), ref.to(kind), n_classes=200, spacing=None))[155] == 3
+    with pytest.raises(UserError, match=r"one case in 2D or 3D; got shape \(1, 4, 4, 4\)"):
+        surfaces(torch.zeros(1, 4, 4, 4).long(), torch.zeros(1, 4, 4, 4).long(), spacing=None)
+
+
 @pytest.mark.parametrize("shape", [(14, 16, 12), (20, 24)])
 @pytest.mark.parametrize("seed", range(4))
 def test_agrees_with_medpy(seed, shape):
@@ -193,9 +212,9 @@ MAP = torch.zeros(4, 4).long()
     ("pred", "ref", "settings", "message"),
     [
         (MAP, MAP[:3], {}, r"must have one shape; got \(4, 4\) and \(3, 4\)"),
-        (MAP + 3, MAP, {}, r"prediction must lie in 0\.\.2; got values from 3 to 3"),
-        (MAP - 100, MAP, {}, r"prediction must lie in 0\.\.2; got values from -100 to -100"),
-        (MAP, MAP - 1, {}, r"labels must lie in 0\.\.2; got values from -1 to -1"),
+        (MAP + 3, MAP, {}, r"prediction must lie in 0\.\.2; got 3"),
+        (MAP - 100, MAP, {}, r"prediction must lie in 0\.\.2; got -100"),
+        (MAP, MAP - 1, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got -1"),
         (MAP.float(), MAP, {}, "prediction must hold integers; got torch.float32"),
         (MAP, MAP, {"n_classes": 1}, "n_classes must be at least 2; got 1"),
         (MAP, MAP, {"spacing": (1, 1, 1)}, r"spacing must be 2 positive numbers, one per axis; got \(1, 1, 1\)"),

@@ -50,8 +50,25 @@ def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> Non
         raise UserError(f"{name} must be (N, K, *S) with K >= 2 classes; got shape {tuple(scores.shape)}")
     if labels.is_floating_point() or labels.is_complex():
         raise UserError(f"labels must be integers; got {labels.dtype}")
+    if scores.numel() == 0:
+        raise UserError(f"{name} must not be empty; got shape {tuple(scores.shape)}")
     expected = (scores.shape[0], *scores.shape[2:])
     if labels.shape != expected:
         raise UserError(
             f"labels must have shape {expected} for {name} of shape {tuple(scores.shape)}; got {tuple(labels.shape)}"
         )
+
+
+def check_labels(labels: Tensor, n_classes: int, ignore_index: int | None = None, *, name: str = "labels") -> None:
+    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`: one cheap pass, another to name a culprit."""
+    if labels.numel() == 0:
+        return
+    low, high = (int(value) for value in labels.aminmax())
+    if low >= 0 and high < n_classes:
+        return
+    bad = labels[(labels < 0) | (labels >= n_classes)]
+    if ignore_index is not None:
+        bad = bad[bad != ignore_index]
+    if bad.numel():
+        also = "" if ignore_index is None else f", or equal ignore_index {ignore_index}"
+        raise UserError(f"{name} must lie in 0..{n_classes - 1}{also}; got {int(bad[0])}")

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from segcal.losses.dice import ce_dice, soft_dice
 from segcal.losses.margin import margin_penalty, mbls, mbls_dice
-from segcal.losses.pointwise import ce, ecp, focal, ls, smoothed_labels, svls
+from segcal.losses.pointwise import ce, ecp, focal, ls, svls
 from segcal.types import UserError, check_choice
 
 __all__ = ["LOSSES", "Criterion", "Loss", "ce", "ce_dice", "ecp", "focal", "ls", "margin_penalty", "mbls", "mbls_dice"]
-__all__ += ["smoothed_labels", "soft_dice", "svls"]
+__all__ += ["soft_dice", "svls"]
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,11 @@ class Criterion(nn.Module):
         for name in settings:
             check_choice(f"setting of {loss}", name, tuple(LOSSES[loss].settings))
         self.loss, self.settings = loss, settings
+        self(torch.zeros(1, 2, 2), torch.zeros(1, 2).long())  # a bad setting fails here, not after the first epoch
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of logits (N, K, *S) against a target (N, *S) or (N, 1, *S)."""
-        if target.ndim == logits.ndim and target.shape[1] == 1:
+        if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
             target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
         if target.is_floating_point():
             target = _whole(target)

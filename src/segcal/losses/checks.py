@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from segcal.types import UserError, check_arrays
+from segcal.types import IGNORE, check_arrays, check_labels
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -29,14 +29,14 @@ def objective(function: F) -> F:
             logits = logits.float()
         labels = plain(labels).long()
         try:
-            return function(logits, labels, **settings)
+            with torch.autocast(logits.device.type, enabled=False):  # it would narrow matrix products again
+                return function(logits, labels, **settings)
         except (IndexError, RuntimeError) as error:
             if "out of bounds" not in str(error):
                 raise
-        raise UserError(
-            f"labels must lie in 0..{logits.shape[1] - 1}, or equal ignore_index; "
-            f"got values from {int(labels.min())} to {int(labels.max())}"
-        )
+            cause = error
+        check_labels(labels, logits.shape[1], settings.get("ignore_index", IGNORE))
+        raise cause
 
     return cast(F, checked)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from segcal.losses.checks import counted, objective
 from segcal.losses.terms import ce_gradient, dice_term, margin_term, softmax_term, with_gradient
-from segcal.types import IGNORE, UserError, check_range
+from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
 
 
 def margin_penalty(
@@ -35,6 +35,9 @@ def margin_penalty(
         if logits.ndim < 2:
             raise UserError(f"logits must be (N, K, *S) with K >= 2 classes; got shape {tuple(logits.shape)}")
         labels = torch.zeros((), dtype=torch.long, device=logits.device).expand(logits.shape[0], *logits.shape[2:])
+    elif not torch.compiler.is_compiling():  # no look-up here would find a label that is out of range
+        check_arrays(logits, labels)
+        check_labels(labels, logits.shape[1], ignore_index)
     return _margin_penalty(
         logits, labels, margin=margin, penalty=penalty, class_reduction=class_reduction, ignore_index=ignore_index
     )

@@ -22,7 +22,7 @@ def ce(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORE) -> Tensor:
     >>> ce(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
     tensor(0.6931)
     """
-    return ls(logits, labels, alpha=0.0, ignore_index=ignore_index)
+    return _smoothed_ce(logits, labels, 0.0, ignore_index)
 
 
 @objective
@@ -33,6 +33,10 @@ def ls(logits: Tensor, labels: Tensor, *, alpha: float = 0.1, ignore_index: int 
     tensor(0.2269)
     """
     check_range("alpha", alpha, 0, 1)
+    return _smoothed_ce(logits, labels, alpha, ignore_index)
+
+
+def _smoothed_ce(logits: Tensor, labels: Tensor, alpha: float, ignore_index: int) -> Tensor:
     _, n_counted = counted(labels, ignore_index, logits)
     total = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=alpha)
     return total / n_counted
@@ -79,14 +83,14 @@ def svls(logits: Tensor, labels: Tensor, *, kernel_size: int = 3, sigma: float =
     tensor(0.6931)
     """
     _, n_counted = counted(labels, ignore_index, logits)
-    target = smoothed_labels(
+    target = _soft_targets(
         labels, logits.shape[1], kernel_size=kernel_size, sigma=sigma, ignore_index=ignore_index, dtype=logits.dtype
     )
     return F.cross_entropy(logits, target, reduction="sum") / n_counted
 
 
 @torch.no_grad()
-def smoothed_labels(
+def _soft_targets(
     labels: Tensor,
     n_classes: int,
     *,
@@ -102,7 +106,7 @@ def smoothed_labels(
     if labels.ndim < 2:
         raise UserError(f"svls needs labels with at least one spatial axis; got shape {tuple(labels.shape)}")
     radius = kernel_size // 2
-    line = [math.exp(-0.5 * (step / sigma) ** 2) for step in range(-radius, radius + 1)]
+    line = [math.exp(-step * step / (2 * sigma * sigma)) for step in range(-radius, radius + 1)]
     total = sum(line)
     line = [value / total for value in line]
     kept = labels.ne(ignore_index).to(dtype).unsqueeze(1)  # (N, 1, *S)

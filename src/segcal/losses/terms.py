@@ -55,8 +55,8 @@ def margin_term(
     excess = distance.sub_(margin).relu_().mul_(weight.unsqueeze(1))
     if penalty == "l1":
         value, slope = excess.sum(), excess.sign_()
-    else:  # a norm per line, since one running float32 sum over all voxels would drift
-        value, slope = torch.linalg.vector_norm(excess, dim=-1).square().sum(), excess.mul_(2)
+    else:  # norms over the classes first: one running float32 sum of squares over all voxels would drift
+        value, slope = torch.linalg.vector_norm(excess, dim=1).square().sum(), excess.mul_(2)
     pull = slope.sum(1, keepdim=True) / winner.sum(1, keepdim=True)
     grad = slope.neg_().addcmul_(winner, pull)
     if class_reduction == "mean":

@@ -39,9 +39,19 @@ from segcal.metrics.overlap import confusion, dice, dice_of_confusion, label_map
 from segcal.metrics.surface import Surface, asd, assd, hd95, missed, surfaces
 
 if TYPE_CHECKING:
-    from segcal.metrics.modules import CalibrationScores, OverlapScores
+    from segcal.metrics.modules import CalibrationScores, CalibrationScoresOfProbs, OverlapScores
 
-__all__ = ["MASKS", "METRICS", "Bins", "CalibrationScores", "Metric", "OverlapScores", "Reliability", "Surface"]
+__all__ = [
+    "MASKS",
+    "METRICS",
+    "Bins",
+    "CalibrationScores",
+    "CalibrationScoresOfProbs",
+    "Metric",
+    "OverlapScores",
+    "Reliability",
+    "Surface",
+]
 __all__ += ["accuracy", "ace", "asd", "assd", "brier", "cece", "confidence_gap", "confusion", "dice"]
 __all__ += ["dice_of_confusion", "ece", "hd95", "label_map", "mce", "missed", "nll", "overconfidence"]
 __all__ += ["reliability", "reliability_of_probs", "surfaces", "underconfidence"]
@@ -86,6 +96,10 @@ METRICS: dict[str, Metric] = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("CalibrationScores", "OverlapScores"):  # torchmetrics takes seconds to import: only for those who use it
+    if name in (
+        "CalibrationScores",
+        "CalibrationScoresOfProbs",
+        "OverlapScores",
+    ):  # torchmetrics takes seconds to import: only for those who use it
         return getattr(import_module("segcal.metrics.modules"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segcal.metrics.masks import voxel_mask
-from segcal.types import IGNORE, UserError, check_arrays, check_choice
+from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_labels
 
-CHUNK = 1 << 18  # voxels worked on at a time: bounds memory, and stays in the processor's cache
+CHUNK = 1 << 20  # probabilities worked on at a time: bounds memory, and stays in the processor's cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bins:
     """Sums per bin (last axis): how many, of what total confidence, of which how many were right."""
 
@@ -37,7 +37,7 @@ class Bins:
         return self.conf - self.hit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reliability:
     """What calibration needs to know of some voxels; `a + b` is the value of both together, and `sum` works."""
 
@@ -80,7 +80,8 @@ def reliability(
     0.4641 0.4641 1.0878
     """
     check_arrays(logits, labels)
-    _check_finite(logits)
+    logits, labels = _plain(logits), _plain(labels).long()
+    check_finite(logits)
     total = Reliability.zero(logits.shape[1], _bin_number(n_bins), logits.device)
     for part, truth in _chunks(logits, labels, mask, ring, ignore_index):
         log_probs = F.log_softmax(part, 0)
@@ -98,7 +99,8 @@ def reliability_of_probs(
     0.25
     """
     check_arrays(probs, labels, name="probs")
-    low, high = (value.item() for value in probs.detach().aminmax())
+    probs, labels = _plain(probs), _plain(labels).long()
+    low, high = (value.item() for value in probs.aminmax())
     if not (low >= 0 and high <= 1.001):
         raise UserError(f"probs must lie in [0, 1]; got values from {low:g} to {high:g}: for logits use `reliability`")
     total = Reliability.zero(probs.shape[1], _bin_number(n_bins), probs.device)
@@ -114,10 +116,11 @@ def _chunks(scores: Tensor, labels: Tensor, mask: str, ring: int, ignore_index: 
     """The masked voxels, some at a time: scores (K, M) in at least float32, labels (M,)."""
     n_items, n_classes = scores.shape[:2]
     kept = voxel_mask(scores, labels, mask, ring=ring, ignore_index=ignore_index).reshape(n_items, -1)
-    flat, truth = scores.detach().reshape(n_items, n_classes, -1), labels.reshape(n_items, -1).long()
-    _check_labels(truth, n_classes, ignore_index)
+    flat, truth = scores.reshape(n_items, n_classes, -1), labels.reshape(n_items, -1)
+    check_labels(truth, n_classes, ignore_index)
     n_voxels = truth.shape[1]
-    items, voxels = max(1, CHUNK // max(1, n_voxels)), min(CHUNK, max(1, n_voxels))
+    room = max(1, CHUNK // n_classes)
+    items, voxels = max(1, room // n_voxels), min(room, n_voxels)
     for i in range(0, n_items, items):
         for v in range(0, n_voxels, voxels):
             here = slice(i, i + items), slice(v, v + voxels)
@@ -149,26 +152,23 @@ def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reli
     return Reliability(top, classes, -log_prob.double().sum(), brier)
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """Without gradient and subclass (MONAI's MetaTensor), and where float64 exists (not on Apple's GPUs)."""
+    tensor = tensor.detach().as_subclass(Tensor)
+    return tensor.cpu() if tensor.device.type == "mps" else tensor
+
+
 def _bin_number(n_bins: int) -> int:
     if n_bins < 1:
         raise UserError(f"n_bins must be at least 1; got {n_bins}")
     return n_bins
 
 
-def _check_finite(logits: Tensor) -> None:
+def check_finite(logits: Tensor) -> None:
+    """Raise if a logit is NaN or +inf."""
     # A sum is one cheap read; only when it is not finite is a closer look worth its price. -inf is a legal logit.
-    if not logits.detach().sum().isfinite() and bool((logits.isnan() | logits.isposinf()).any()):
+    if not logits.sum().isfinite() and bool((logits.isnan() | logits.isposinf()).any()):
         raise UserError("logits must not be NaN or +inf; got some that are")
-
-
-def _check_labels(labels: Tensor, n_classes: int, ignore_index: int) -> None:
-    if labels.numel() == 0:
-        return
-    low, high = (int(value) for value in labels.aminmax())
-    if low < 0 or high >= n_classes:
-        bad = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignore_index)]
-        if bad.numel():
-            raise UserError(f"labels must lie in 0..{n_classes - 1}, or equal ignore_index; got {int(bad[0])}")
 
 
 def ece(bins: Reliability) -> Tensor:

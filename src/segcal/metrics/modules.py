@@ -5,7 +5,7 @@ Each `update` takes one case. Results are means over cases, and `<key>_pooled` w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,39 +13,50 @@ import torchmetrics
 from torch import Tensor
 
 from segcal.metrics import METRICS
-from segcal.metrics.calibration import Bins, Reliability, reliability
+from segcal.metrics.calibration import Bins, Reliability, check_finite, reliability, reliability_of_probs
+from segcal.metrics.masks import MASKS
 from segcal.metrics.overlap import confusion, label_map
 from segcal.metrics.surface import surfaces
-from segcal.types import IGNORE, UserError, check_arrays
+from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_range
 
 _BINS = ("count", "conf", "hit")
 
 
-def _means(keys: Sequence[str], total: Tensor, count: Tensor) -> dict[str, Tensor]:
-    return dict(zip(keys, total / count, strict=True))  # 0 / 0 is NaN: no case had a value
-
-
 class _Scores(torchmetrics.Metric):
-    """What both classes share: per-case values, of which NaN ones are left out of the mean."""
+    """What the classes share: sums, and per-case values of which NaN ones are left out of the mean."""
 
     full_state_update = False
     case_sum: Tensor
     case_count: Tensor
 
-    def _add_case_states(self, *shape: int) -> None:
-        self._add_sum("case_sum", shape)
-        self._add_sum("case_count", shape)
+    def __init__(self, n_classes: int, settings: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_range("n_classes", n_classes, 2)
+        self.n_classes, self.settings = n_classes, settings
+        # A MetricCollection takes metrics whose states have the same names and values for one; settings tell them apart.
+        self._add_sum("_".join(["settings", *map(str, settings.values())]).replace(".", "_"), ())
 
     def _add_sum(self, name: str, shape: tuple[int, ...]) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
 
+    def _check(self, scores: Tensor, labels: Tensor) -> None:
+        check_arrays(scores, labels)
+        if scores.shape[1] != self.n_classes:
+            raise UserError(f"this metric was made for {self.n_classes} classes; got shape {tuple(scores.shape)}")
+
     def _add_case(self, values: Tensor) -> None:
-        self.case_sum += values.nan_to_num(0)
+        self.case_sum += values.where(~values.isnan(), 0)
         self.case_count += ~values.isnan()
+
+    @property
+    def _mean(self) -> Tensor:
+        return self.case_sum / self.case_count  # 0 / 0 is NaN: no case had a value
 
 
 class CalibrationScores(_Scores):
     """Every `bins` metric of `METRICS`, per case and pooled, from logits.
+
+    An update is one case, whose N items are its slices; with `items_are_cases` each item is a case of its own.
 
     >>> scores = CalibrationScores(n_classes=2)
     >>> scores.update(torch.tensor([[[0.0, 0.0], [9.0, 2.0]]]), torch.tensor([[1, 1]]))
@@ -55,6 +66,7 @@ class CalibrationScores(_Scores):
 
     higher_is_better = False
     keys = tuple(key for key, row in METRICS.items() if row.of == "bins")
+    statistics: Callable[..., Reliability] = staticmethod(reliability)
 
     def __init__(
         self,
@@ -64,11 +76,17 @@ class CalibrationScores(_Scores):
         mask: str = "reference",
         ring: int = 2,
         ignore_index: int = IGNORE,
+        items_are_cases: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.settings: dict[str, Any] = {"n_bins": n_bins, "mask": mask, "ring": ring, "ignore_index": ignore_index}
-        self._add_case_states(len(self.keys))
+        check_choice("mask", mask, MASKS)
+        check_range("n_bins", n_bins, 1)
+        check_range("ring", ring, 1)
+        settings = {"n_bins": n_bins, "mask": mask, "ring": ring, "ignore_index": ignore_index}
+        super().__init__(n_classes, settings, **kwargs)
+        self.items_are_cases = items_are_cases
+        self._add_sum("case_sum", (len(self.keys),))
+        self._add_sum("case_count", (len(self.keys),))
         for name in _BINS:
             self._add_sum(f"top_{name}", (n_bins,))
             self._add_sum(f"classes_{name}", (n_classes, n_bins))
@@ -76,9 +94,15 @@ class CalibrationScores(_Scores):
         self._add_sum("brier", ())
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add one case: logits (N, K, *S), labels (N, *S); N may be its slices."""
-        case = reliability(logits, labels, **self.settings)
-        self._add_case(torch.stack([METRICS[key].function(case) for key in self.keys]))
+        """Add one case: logits (N, K, *S), labels (N, *S)."""
+        self._check(logits, labels)
+        size = 1 if self.items_are_cases else len(logits)
+        for x, y in zip(logits.split(size), labels.split(size), strict=True):
+            case = self.statistics(x, y, **self.settings)
+            self._add_case(torch.stack([METRICS[key].function(case) for key in self.keys]))
+            self._add_bins(case)
+
+    def _add_bins(self, case: Reliability) -> None:
         total = self.bins + case
         for name in _BINS:
             setattr(self, f"top_{name}", getattr(total.top, name))
@@ -94,46 +118,60 @@ class CalibrationScores(_Scores):
     def compute(self) -> dict[str, Tensor]:
         """Each score as the mean over cases, and as `<key>_pooled`."""
         pooled = {f"{key}_pooled": METRICS[key].function(self.bins) for key in self.keys}
-        return _means(self.keys, self.case_sum, self.case_count) | pooled
+        return dict(zip(self.keys, self._mean, strict=True)) | pooled
+
+
+class CalibrationScoresOfProbs(CalibrationScores):
+    """The same as `CalibrationScores` for probabilities, as ensembles and test-time augmentation give them."""
+
+    statistics = staticmethod(reliability_of_probs)
 
 
 class OverlapScores(_Scores):
     """Dice and surface distances per foreground class (K-1,), mean over the cases that have a value; `missed` is a count.
 
-    `dice_pooled` counts voxels over all cases.
+    `<key>_mean` is a scalar: per case the mean over its classes, then the mean over cases. `dice_pooled` counts voxels over
+    all cases.
 
     >>> scores = OverlapScores(n_classes=3)
     >>> scores.update(torch.tensor([[[0.0, 1.0], [9.0, 0.0], [0.0, 0.0]]]), torch.tensor([[1, 0]]), spacing=(1.0,))
-    >>> scores.compute()["dice"]
-    tensor([1., nan], dtype=torch.float64)
+    Traceback (most recent call last):
+    segcal.types.UserError: surfaces takes the label maps of one case in 2D or 3D; got shape (2,)
+    >>> logits = torch.tensor([[[[0.0, 1.0]], [[9.0, 0.0]], [[0.0, 0.0]]]])
+    >>> scores.update(logits, torch.tensor([[[1, 0]]]), spacing=(1.0, 1.0))
+    >>> scores.compute()["dice"], scores.compute()["dice_mean"]
+    (tensor([1., nan], dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
 
     keys = tuple(key for key, row in METRICS.items() if row.of in ("confusion", "surfaces"))
     confusion: Tensor
 
     def __init__(self, n_classes: int, *, ignore_index: int = IGNORE, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.settings: dict[str, Any] = {"n_classes": n_classes, "ignore_index": ignore_index}
-        self._add_case_states(len(self.keys), n_classes - 1)
+        super().__init__(n_classes, {"ignore_index": ignore_index}, **kwargs)
+        self._add_sum("case_sum", (len(self.keys), n_classes))  # K-1 classes, then their mean
+        self._add_sum("case_count", (len(self.keys), n_classes))
         self._add_sum("confusion", (n_classes, n_classes))
 
     def update(self, logits: Tensor, labels: Tensor, *, spacing: Sequence[float] | None) -> None:
         """Add one case: logits (1, K, *S), labels (1, *S); `spacing` per axis of S in millimetres, or `None` for voxels."""
-        check_arrays(logits, labels)
+        self._check(logits, labels)
         if len(logits) != 1:
             raise UserError(
                 f"one case per update: logits must be (1, K, *S), got shape {tuple(logits.shape)}; "
                 "slices of one volume become a case by logits.movedim(0, 1)[None], labels[None]"
             )
-        pred, labels = label_map(logits.detach())[0], labels[0]
-        counts = confusion(pred, labels, **self.settings)
-        of = {"confusion": counts, "surfaces": surfaces(pred, labels, spacing=spacing, **self.settings)}
-        values = [METRICS[key].function(of[METRICS[key].of]) for key in self.keys]
-        self._add_case(torch.stack([value.double().to(self.device) for value in values]))
+        check_finite(logits)
+        pred, truth = (x.detach().as_subclass(Tensor)[0] for x in (label_map(logits), labels))
+        counts = confusion(pred, truth, n_classes=self.n_classes, **self.settings)
+        found = surfaces(pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings)
+        of = {"confusion": counts, "surfaces": found}
+        values = torch.stack([METRICS[key].function(of[METRICS[key].of]).double().to(self.device) for key in self.keys])
+        self._add_case(torch.cat([values, values.nanmean(1, keepdim=True)], 1))
         self.confusion += counts
 
     def compute(self) -> dict[str, Tensor]:
-        """Each score per foreground class (K-1,)."""
-        scores = _means(self.keys, self.case_sum, self.case_count)
-        scores["missed"] = self.case_sum[self.keys.index("missed")]
-        return scores | {"dice_pooled": METRICS["dice"].function(self.confusion)}
+        """Each score per foreground class (K-1,) and, as `<key>_mean`, over them."""
+        per_class = dict(zip(self.keys, self._mean[:, :-1], strict=True))
+        per_class["missed"] = self.case_sum[self.keys.index("missed"), :-1]
+        means = {f"{key}_mean": value for key, value in zip(self.keys, self._mean[:, -1], strict=True) if key != "missed"}
+        return per_class | means | {"dice_pooled": METRICS["dice"].function(self.confusion)}

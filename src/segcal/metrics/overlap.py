@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from segcal.types import IGNORE, UserError, check_range
+from segcal.types import IGNORE, UserError, check_labels, check_range
 
 
 def label_map(scores: Tensor) -> Tensor:
@@ -48,17 +48,7 @@ def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index:
     check_range("n_classes", n_classes, 2)
     if pred.shape != labels.shape:
         raise UserError(f"prediction and labels must have one shape; got {tuple(pred.shape)} and {tuple(labels.shape)}")
-    for name, values in (("prediction", pred), ("labels", labels)):
+    for name, values, ignored in (("prediction", pred, None), ("labels", labels, ignore_index)):
         if values.is_floating_point() or values.is_complex():
             raise UserError(f"{name} must hold integers; got {values.dtype}")
-        if values.numel() and not _in_range(values, n_classes, ignore_index if name == "labels" else None):
-            low, high = (int(value) for value in values.aminmax())
-            raise UserError(f"{name} must lie in 0..{n_classes - 1}; got values from {low} to {high}")
-
-
-def _in_range(values: Tensor, n_classes: int, ignore_index: int | None) -> bool:
-    low, high = (int(value) for value in values.aminmax())
-    if low >= 0 and high < n_classes:
-        return True
-    outside = (values < 0) | (values >= n_classes)
-    return ignore_index is not None and not bool((outside & (values != ignore_index)).any())
+        check_labels(values.long(), n_classes, ignored, name=name)

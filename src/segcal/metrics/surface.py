@@ -44,11 +44,13 @@ def surfaces(
     (tensor([1., nan], dtype=torch.float64), tensor([0, 0]))
     """
     check_label_maps(pred, labels, n_classes, ignore_index)
+    if pred.ndim not in (2, 3):
+        raise UserError(f"surfaces takes the label maps of one case in 2D or 3D; got shape {tuple(pred.shape)}")
     size = np.ones(pred.ndim) if spacing is None else np.asarray(spacing, dtype=float)
     if size.shape != (pred.ndim,) or not (np.isfinite(size) & (size > 0)).all():
         raise UserError(f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}")
     narrow = torch.uint8 if n_classes <= 256 else torch.int32
-    kept = labels != ignore_index
+    kept = labels.long() != ignore_index  # an unsigned label would wrap around
     maps: list[NDArray[np.integer]] = [(values.to(narrow) * kept).cpu().numpy() for values in (pred, labels)]
     boxes = [ndimage.find_objects(values, max_label=n_classes - 1) for values in maps]
     return [_surface(maps[0], maps[1], k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
