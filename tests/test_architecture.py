@@ -15,8 +15,8 @@ FLOORS = {
     5: {"report"},
     4: {"tables", "ranking", "figures"},
     3: {"study"},
-    2: {"training", "inference", "evaluation"},
-    1: {"losses", "metrics", "calibrators", "networks", "corruptions", "data", "config", "store"},
+    2: {"training", "inference", "evaluation", "posthoc", "prediction"},
+    1: {"losses", "metrics", "calibrators", "networks", "corruptions", "data", "config", "store", "hardware", "provenance"},
     0: {"types"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

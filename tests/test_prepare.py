@@ -161,7 +161,7 @@ def test_nnunet_ignore_label_regions_and_endings(tmp_path):
     (root / "dataset.json").write_text(json.dumps(text))
     cases = prepare("mine", root, tmp_path / "cases").cases
     assert cases.classes == ("label 1", "core")
-    assert cases.info["regions"] == {"whole": [1, 2]}
+    assert cases.info["regions"] == {"whole": [1, 2], "core": [2]}
     assert IGNORED in cases.label(cases.ids[0])
     assert cases.case(cases.ids[0])["ignored_voxels"] == (cases.label(cases.ids[0]) == IGNORED).sum() > 0
 

@@ -11,7 +11,7 @@ import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from segcal.data.catalog import Recipe, Source
-from segcal.data.images import Grid, from_array, on_grid, read_channels, read_single
+from segcal.data.images import Grid, companions, from_array, on_grid, read_channels, read_single
 from segcal.data.readers import RawCase
 from segcal.store import IGNORED, array_path, fingerprint, sha256
 from segcal.types import UserError
@@ -21,8 +21,8 @@ def prepare_case(
     raw: RawCase, source: Source, recipe: Recipe, orientation: str | None, root: Path, folder: Path
 ) -> dict[str, Any]:
     """Write `<id>.image.npy` and `<id>.label.npy` into `folder`; return the case's record for `cases.json`."""
-    files = {str(path.relative_to(root)): fingerprint(path) for path in (*raw.images, *raw.labels)}
-    images = _images(raw, source.channels)
+    files = fingerprints(raw, root)
+    images = read_images(raw.images, source.channels)
     label = _label(raw, source)
     original = Grid.of(images[0])
     if label.GetSize() != images[0].GetSize():
@@ -31,17 +31,14 @@ def prepare_case(
     same_place = Grid.of(label).close_to(original)
     label.CopyInformation(images[0])
     ranges = [(float(values.min()), float(values.max())) for values in map(sitk.GetArrayViewFromImage, images)]
-    images = [_scaled(image, recipe.window) for image in images]
-    oriented = [_oriented(image, orientation, recipe.axis) for image in (*images, label)]
-    grid = _target(Grid.of(oriented[0]), recipe)
-    moved = [on_grid(image, grid, labels=i == len(images)) for i, image in enumerate(oriented)]
-    image_array = np.stack([sitk.GetArrayFromImage(image) for image in moved[:-1]], axis=1)  # (D, C, H, W)
-    label_array = sitk.GetArrayFromImage(moved[-1])  # (D, H, W)
-    digests = {}
-    for kind, array in (("image", np.clip(image_array, 0, 1)), ("label", label_array)):
+    image_array, grid = prepared_image(images, recipe, orientation)
+    label_array = sitk.GetArrayFromImage(on_grid(oriented(label, orientation, recipe.axis), grid, labels=True))  # (D, H, W)
+    digests, sizes = {}, {}
+    for kind, array in (("image", image_array), ("label", label_array)):
         path = array_path(folder, raw.id, kind)
         np.save(path, np.ascontiguousarray(array), allow_pickle=False)
         digests[kind] = sha256(path)
+        sizes[kind] = path.stat().st_size
     foreground = (label_array > 0) & (label_array != IGNORED)
     counts = np.bincount(label_array.ravel(), minlength=256)
     return {
@@ -58,25 +55,41 @@ def prepare_case(
         "label_elsewhere": not same_place,
         "reoriented": orientation is not None and orientation != _code(original),
         "sha256": digests,
+        "bytes": sizes,
     }
 
 
-def _images(raw: RawCase, channels: tuple[str, ...]) -> list[sitk.Image]:
-    """The channels as float32 on one grid, all finite."""
-    parts = [(path, image) for path in raw.images for image in read_channels(path)]
+def fingerprints(raw: RawCase, root: Path) -> dict[str, dict[str, Any]]:
+    """Every file that a case comes from, the data files of `.mhd` headers included."""
+    paths = [*raw.images, *raw.labels]
+    return {str(path.relative_to(root)): fingerprint(path) for p in paths for path in (p, *companions(p))}
+
+
+def prepared_image(images: list[sitk.Image], recipe: Recipe, orientation: str | None) -> tuple[NDArray[np.float32], Grid]:
+    """Channels on one grid -> the array (D, C, H, W) that a network sees, and the grid it lies on."""
+    turned = [oriented(scaled(image, recipe.window), orientation, recipe.axis) for image in images]
+    grid = target_grid(Grid.of(turned[0]), recipe)
+    arrays = [sitk.GetArrayFromImage(on_grid(image, grid, labels=False)) for image in turned]
+    return np.clip(np.stack(arrays, axis=1), 0, 1), grid
+
+
+def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk.Image]:
+    """The channels of a case as float32 on one grid."""
+    each = len(channels) if len(paths) == 1 else 1
+    parts = [(path, image) for path in paths for image in read_channels(path, each)]
     if len(parts) != len(channels):
         expected = f"{len(channels)} ({', '.join(channels)})"
-        if len(raw.images) == 1 and len(channels) == 1:
-            raise UserError(f"{raw.images[0]} is 4D with {len(parts)} volumes where one 3D volume is expected")
-        raise UserError(f"{raw.images[0]} has {len(parts)} channels where {expected} are expected")
+        if len(paths) == 1 and len(channels) == 1:
+            raise UserError(f"{paths[0]} is 4D with {len(parts)} volumes where one 3D volume is expected")
+        raise UserError(f"{paths[0]} has {len(parts)} channels where {expected} are expected")
     first = parts[0][1]
     images = []
     for path, image in parts:
         if image.GetSize() != first.GetSize():
-            raise UserError(
-                f"{path} has size {image.GetSize()} where {raw.images[0]} has {first.GetSize()}; channels must align"
-            )
+            raise UserError(f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()}; channels must align")
         wide = sitk.Cast(image, sitk.sitkFloat32)
+        if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
+            raise UserError(f"{path} holds values beyond the range of float32; rescale it")
         wide.CopyInformation(first)
         images.append(wide)
     return images
@@ -104,14 +117,14 @@ def _recoded(array: NDArray[Any], codes: Mapping[int, int], path: Path) -> NDArr
     unknown = [value for value in found.tolist() if value not in codes]
     if unknown:
         allowed = ", ".join(map(str, sorted(codes)))
-        raise UserError(f"{path} holds the unknown label {unknown[0]:g}; allowed are {allowed}")
+        raise UserError(f"{path} holds the unknown label {unknown[0]!r}; allowed are {allowed}")
     out = np.zeros(array.shape, np.uint8)
     for value in found.tolist():
         out[array == value] = codes[int(value)]
     return out
 
 
-def _scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
+def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
     """Intensities to [0, 1], from the volume's own range or a window; a constant image becomes zeros."""
     values = sitk.GetArrayFromImage(image).astype(np.float64)
     low, high = window if window is not None else (values.min(), values.max())
@@ -119,7 +132,7 @@ def _scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image
     return from_array(scaled.astype(np.float32), Grid.of(image))
 
 
-def _oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
+def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
     """Turned, without interpolation, to an orientation code, and with the slicing axis first in array order."""
     if orientation is not None and _code(Grid.of(image)) != orientation:
         image = sitk.DICOMOrient(image, orientation)
@@ -135,7 +148,7 @@ def _code(grid: Grid) -> str:
     return code
 
 
-def _target(grid: Grid, recipe: Recipe) -> Grid:
+def target_grid(grid: Grid, recipe: Recipe) -> Grid:
     """The grid that a recipe asks for. Recipes are in array order, grids in SimpleITK's."""
     if recipe.spacing is not None:
         grid = grid.with_spacing(recipe.spacing[::-1])

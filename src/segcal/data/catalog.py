@@ -6,13 +6,13 @@ What the paper leaves open is decided here and marked "ours".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from segcal.data import readers
 from segcal.data.readers import Reader
-from segcal.types import UserError
+from segcal.types import UserError, check_range
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
 """Class colours that colour-blind readers tell apart (Okabe and Ito); they repeat after eight."""
@@ -180,6 +180,22 @@ def source_of(name: str, root: Path) -> Source:
     raise UserError(f"{root / 'dataset.json'} has neither channel_names (nnU-Net v2) nor training (Decathlon)")
 
 
+def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
+    """A row's recipe with a user's changes (those that are not None), checked."""
+    try:
+        recipe = replace(recipe, **{key: value for key, value in overrides.items() if value is not None})
+    except TypeError:
+        raise UserError(f"unknown setting in {sorted(overrides)}; choose from {', '.join(asdict(recipe))}") from None
+    for key in ("spacing", "size", "crop"):
+        values = getattr(recipe, key)
+        if values is not None and (len(values) != (2 if key == "size" else 3) or not all(v > 0 for v in values)):
+            raise UserError(f"{key} must be {2 if key == 'size' else 3} positive numbers; got {values}")
+    if recipe.window is not None and not recipe.window[0] < recipe.window[1]:
+        raise UserError(f"window must be two rising numbers; got {recipe.window}")
+    check_range("axis", recipe.axis, 0, 2)
+    return recipe
+
+
 def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> Source:
     """A user's own data set. Labels are `name: number` or `name: [numbers]` (nnU-Net), or `number: name` (Decathlon)."""
     labels = values.get("labels")
@@ -191,13 +207,17 @@ def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> S
         parts = {name: tuple(map(int, v if isinstance(v, list) else [v])) for name, v in labels.items()}
     except (TypeError, ValueError):
         raise UserError(f"{root / 'dataset.json'}: labels must be whole numbers or lists of them; got {labels}") from None
+    if not all(str(key).isdigit() for key in channels):
+        raise UserError(f'{root / "dataset.json"}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
     ignore = parts.pop("ignore", (None,))[0]
     used = sorted({value for v in parts.values() for value in v} - {0})
+    if len(used) >= 255:
+        raise UserError(f"{root / 'dataset.json'} names {len(used)} foreground labels; at most 254 can be stored")
     if not used:
         raise UserError(f"{root / 'dataset.json'} names no foreground label; got {labels}")
     codes = {0: 0} | {raw: k for k, raw in enumerate(used, start=1)}
     single = {v[0]: name for name, v in parts.items() if len(v) == 1}
-    regions = {name: tuple(codes[raw] for raw in v) for name, v in parts.items() if len(v) > 1}
+    regions = {name: tuple(codes[raw] for raw in v) for name, v in parts.items() if isinstance(labels[name], list)}
     return Source(
         reader,
         classes=tuple(single.get(raw, f"label {raw}") for raw in used),

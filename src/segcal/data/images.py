@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -80,7 +81,7 @@ class Grid:
 
 
 def read(path: Path) -> sitk.Image:
-    """Any image that SimpleITK reads, as a scalar image of 2, 3 or 4 dimensions; colours become grey."""
+    """Any whole image that SimpleITK reads."""
     if not path.is_file():
         raise UserError(f"{path} is missing")
     try:
@@ -91,12 +92,17 @@ def read(path: Path) -> sitk.Image:
         raise UserError(f"{path} cannot be read: it is no image, or it is truncated")
     if _has_nan(path, image):
         raise UserError(f"{path} holds NaN or infinite values; replace them")
-    if image.GetNumberOfComponentsPerPixel() >= 3:
-        red, green, blue = (sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in range(3))
-        return 0.299 * red + 0.587 * green + 0.114 * blue
-    if image.GetNumberOfComponentsPerPixel() == 2:
-        return sitk.VectorIndexSelectionCast(image, 0)
     return image
+
+
+def companions(path: Path) -> list[Path]:
+    """The files that an image's header file points to (`.mhd`, `.nhdr`), if they can be told."""
+    if path.suffix.lower() not in (".mhd", ".nhdr") or not path.is_file():
+        return []
+    names = re.findall(
+        r"^(?:ElementDataFile|data ?file)\s*[=:]\s*(\S.*?)\s*$", path.read_text(errors="replace"), re.M | re.I
+    )
+    return [path.with_name(name) for name in names if "/" not in name and path.with_name(name).is_file()]
 
 
 def _is_nifti(path: Path, image: sitk.Image) -> bool:
@@ -145,14 +151,23 @@ def _content(path: Path, skip: int = 0) -> Iterator[bytes]:
         return
 
 
-def read_channels(path: Path) -> list[sitk.Image]:
-    """The channels of an image file, each 3D: several if the file is 4D."""
+def read_channels(path: Path, n_channels: int = 1) -> list[sitk.Image]:
+    """The channels of an image file, each 3D: those of a 4D file, or of a colour image if that many are expected.
+
+    Otherwise colours become grey.
+    """
     image = read(path)
+    n_colours = image.GetNumberOfComponentsPerPixel()
+    parts = (
+        [sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in range(n_colours)] if n_colours > 1 else [image]
+    )
+    if n_colours > 1 and n_colours != n_channels:
+        parts = [0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] if n_colours > 2 else parts[0]]
     if image.GetDimension() == 2:
-        return [sitk.JoinSeries([image])]
+        return [sitk.JoinSeries([part]) for part in parts]
     if image.GetDimension() == 4:
-        return [image[..., i] for i in range(image.GetSize()[3])]
-    return [image]
+        return [part[..., i] for part in parts for i in range(part.GetSize()[3])]
+    return parts
 
 
 def read_single(path: Path) -> sitk.Image:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,16 @@ Reader = Callable[[Path], list[RawCase]]
 
 
 def acdc(root: Path) -> list[RawCase]:
-    """`[training/]patient001/patient001_frame01.nii.gz` and `_gt`; `Info.cfg` names the ED and ES frames."""
+    """`[training/]patient001/patient001_frame01.nii.gz` and `_gt`; `Info.cfg` names the ED and ES frames.
+
+    The official download's `testing/` is left alone: the paper splits the 100 training patients.
+    """
+    base = root / "training" if (root / "training").is_dir() else root
     cases = []
-    for folder in _folders(root, "patient*"):
+    for folder in sorted(p for p in base.iterdir() if p.is_dir() and re.fullmatch(r"patient\d+", p.name)):
         info = folder / "Info.cfg"
         frames = re.findall(r"^E[DS]:\s*(\d+)", info.read_text(errors="replace"), re.M) if info.is_file() else []
-        if len(frames) != 2:
-            raise UserError(f"{info} must name the frames ED and ES, one number each")
+        frames = frames or sorted(re.findall(r"_frame(\d+)_gt\.nii", " ".join(p.name for p in folder.iterdir()))) or ["1"]
         for frame in frames:
             id = f"{folder.name}_frame{int(frame):02d}"
             cases.append(RawCase(id, folder.name, (_either(folder / id),), (_either(folder / f"{id}_gt"),)))
@@ -60,13 +65,14 @@ _TISSUE_OF_TESTING = {1: 3, 2: 1, 3: 2}  # CSF, GM, WM
 def mrbrains(root: Path) -> list[RawCase]:
     """MRBrainS18 `training/<id>/{pre/{reg_T1,FLAIR,reg_IR},segm}`, or MRBrainS13 `TrainingData/<id>/{T1,T2_FLAIR,T1_IR}`."""
     cases = []
-    for segm in _files(root, "segm.nii*"):
+    for segm in _files(_below(root, "training"), "segm.nii*"):
         folder = segm.parent
         images = tuple(_either(folder / "pre" / name) for name in ("reg_T1", "FLAIR", "reg_IR"))
         cases.append(RawCase(folder.name, folder.name, images, (segm,), _TISSUE))
     if cases:
         return cases
-    for t1 in sorted([*_files(root, "T1.nii*"), *_files(root, "T1.mhd")]):
+    base = _below(root, "TrainingData")
+    for t1 in sorted([*_files(base, "T1.nii*"), *_files(base, "T1.mhd")]):
         folder = t1.parent
         images = tuple(_either(folder / name) for name in ("T1", "T2_FLAIR", "T1_IR"))
         testing = _either(folder / "LabelsForTesting")
@@ -95,20 +101,26 @@ def promise12(root: Path) -> list[RawCase]:
 
 def busi(root: Path) -> list[RawCase]:
     """`{benign,malignant}/benign (1).png`, `_mask.png`, `_mask_1.png` ...; `normal` ones have no lesion and are left out."""
-    cases = []
-    for image in _files(root, "*.png"):
-        if image.parent.name in ("benign", "malignant") and "_mask" not in image.name:
-            masks = tuple(
-                p for p in _files(image.parent, "*.png") if re.match(rf"{re.escape(image.stem)}_mask(_\d+)?\.png$", p.name)
-            )
-            cases.append(RawCase(image.stem, image.stem, (image,), masks or (image.with_name(f"{image.stem}_mask.png"),)))
-    return cases
+    masks: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+    images = []
+    for path in _files(root, "*.png"):
+        mask = re.fullmatch(r"(.+)_mask(_\d+)?\.png", path.name)
+        if path.parent.name in ("benign", "malignant") and mask:
+            masks[path.parent, mask[1]].append(path)
+        elif path.parent.name in ("benign", "malignant"):
+            images.append(path)
+    found = [(p, tuple(masks[p.parent, p.stem]) or (p.with_name(f"{p.stem}_mask.png"),)) for p in images]
+    return [RawCase(image.stem, image.stem, (image,), labels) for image, labels in found]
 
 
 def decathlon(root: Path) -> list[RawCase]:
     """Medical Segmentation Decathlon: the pairs under `training` in `dataset.json`; also nnU-Net v1's `_0000` files."""
+    pairs = description(root).get("training")
+    if not isinstance(pairs, list):
+        raise UserError(f"{root / 'dataset.json'} has no list called training, so it is not the Decathlon's layout")
+    files = _channels(root / "imagesTr") if pairs else {}
     cases = []
-    for pair in description(root)["training"]:
+    for pair in pairs:
         try:
             image, label = (_inside(root, pair[key]) for key in ("image", "label"))
         except (KeyError, TypeError):
@@ -116,7 +128,7 @@ def decathlon(root: Path) -> list[RawCase]:
                 f"{root / 'dataset.json'}: each entry of training must have image and label; got {pair}"
             ) from None
         id = _stem(image)
-        images = (image,) if image.is_file() else tuple(_channel_files(image.parent, id)) or (image,)
+        images = (image,) if image.is_file() else tuple(files.get(id, ())) or (image,)
         cases.append(RawCase(id, id, images, (label,)))
     return cases
 
@@ -124,16 +136,15 @@ def decathlon(root: Path) -> list[RawCase]:
 def nnunet(root: Path) -> list[RawCase]:
     """nnU-Net v2 raw: `imagesTr/X_0000.nii.gz`, `_0001` ..., `labelsTr/X.nii.gz`, any `file_ending`."""
     ending = str(description(root).get("file_ending", ".nii.gz"))
-    ids = sorted({p.name[: -len(ending) - 5] for p in _files(root / "imagesTr", f"*_????{ending}")})
-    folder = root / "imagesTr"
-    return [RawCase(id, id, tuple(_channel_files(folder, id, ending)), (root / "labelsTr" / f"{id}{ending}",)) for id in ids]
+    found = _channels(root / "imagesTr", ending)
+    return [RawCase(id, id, tuple(files), (root / "labelsTr" / f"{id}{ending}",)) for id, files in sorted(found.items())]
 
 
 def description(root: Path) -> dict[str, Any]:
     """The `dataset.json` of a Decathlon or nnU-Net folder."""
     path = root / "dataset.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     if not isinstance(values, dict):
@@ -141,13 +152,14 @@ def description(root: Path) -> dict[str, Any]:
     return values
 
 
-def _folders(root: Path, pattern: str) -> list[Path]:
-    return sorted(p for p in root.rglob(pattern) if p.is_dir() and not p.name.startswith("."))
-
-
 def _files(root: Path, pattern: str) -> list[Path]:
-    """Sorted, without hidden files (macOS leaves `._` ones in archives)."""
-    return sorted(p for p in root.rglob(pattern) if p.is_file() and not p.name.startswith("."))
+    """Sorted, without hidden files and folders (macOS leaves `._` and `__MACOSX` ones in archives)."""
+    return sorted(p for p in root.rglob(pattern) if p.is_file() and not p.name.startswith(".") and "__MACOSX" not in p.parts)
+
+
+def _below(root: Path, name: str) -> Path:
+    """The folder of that name, if there is one: what lies beside it is not for training."""
+    return root / name if (root / name).is_dir() else root
 
 
 def _either(path: Path) -> Path:
@@ -156,10 +168,15 @@ def _either(path: Path) -> Path:
     return next((p for p in candidates if p.is_file()), candidates[0])
 
 
-def _channel_files(folder: Path, id: str, ending: str | None = None) -> Iterator[Path]:
-    tail = re.escape(ending) if ending else r"(\.\w+)+"
-    pattern = re.compile(rf"{re.escape(id)}_\d{{4}}{tail}$")
-    return iter(p for p in _files(folder, "*") if pattern.match(p.name))
+def _channels(folder: Path, ending: str | None = None) -> dict[str, list[Path]]:
+    """Files named `<id>_0000`, `<id>_0001` ... by id, from one look at the folder."""
+    pattern = re.compile(r"(.+)_\d{4}" + (re.escape(ending) if ending else r"(\.\w+)+"))
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in _files(folder, "*"):
+        match = pattern.fullmatch(path.name)
+        if match:
+            found[match[1]].append(path)
+    return found
 
 
 def _stem(path: Path) -> str:
@@ -168,7 +185,7 @@ def _stem(path: Path) -> str:
 
 def _inside(root: Path, relative: str) -> Path:
     """A path named by a file we did not write; it must not leave the data set's folder."""
-    path = root / relative
-    if not path.resolve().is_relative_to(root.resolve()):
+    path = Path(os.path.normpath(root / relative))  # by name alone: a link to files elsewhere is the user's own doing
+    if not path.is_relative_to(os.path.normpath(root)) or "\0" in relative:
         raise UserError(f"{root / 'dataset.json'} names {relative}, which lies outside the data set's folder")
     return path

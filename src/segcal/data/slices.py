@@ -29,13 +29,18 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
     Reading an item reads that slice alone. Ignored voxels are labelled `IGNORE`. Smaller slices are padded at the bottom and
     right to `shape`, the largest height and width of the split, with image 0 and label `IGNORE`, so that they batch.
 
-    `keep_empty=False` leaves out slices without foreground. `augment=True` multiplies each channel's intensities by 1 ± 0.1,
+    `keep_empty=False` leaves out slices without foreground; by default they are left out of `train` alone, where the data
+    set's recipe says so. `augment=True` multiplies each channel's intensities by 1 ± 0.1,
     adds ± 0.05 (and clips to [0, 1]), and moves image and label together by up to 5 % of the size; what comes in from
     outside has image 0 and label `IGNORE`. It draws from torch's generator: `torch.manual_seed` repeats it.
     """
 
-    def __init__(self, cases: CaseSet, split: str, *, fold: int = 0, keep_empty: bool = True, augment: bool = False) -> None:
+    def __init__(
+        self, cases: CaseSet, split: str, *, fold: int = 0, keep_empty: bool | None = None, augment: bool = False
+    ) -> None:
         self.cases, self.split, self.fold, self.augment = cases, split, fold, augment
+        if keep_empty is None:
+            keep_empty = split != "train" or bool(cases.info.get("keep_empty", True))
         ids = cases.split(split, fold)
         shapes = {id: _shape(cases, id) for id in ids}
         self._places = [

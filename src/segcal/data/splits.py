@@ -54,9 +54,14 @@ def from_file(path: Path, patient_of: Mapping[str, str], left_out: set[str]) -> 
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read the split file {path}: {error}") from None
     folds = values if isinstance(values, list) else [values]
-    if not folds or not all(isinstance(f, dict) and set(f) == set(NAMES) for f in folds):
+    fits = [isinstance(f, dict) and set(f) == set(NAMES) and all(_is_names(f[name]) for name in NAMES) for f in folds]
+    if not folds or not all(fits):
         raise UserError(f"{path} must be a JSON object with the lists train, val and test, or a list of such objects")
     return [_checked(path, fold, patient_of, left_out) for fold in folds]
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _checked(path: Path, fold: dict[str, list[str]], patient_of: Mapping[str, str], left_out: set[str]) -> Split:

@@ -36,6 +36,7 @@ class Loss:
     label: str
     citation: str
     grid: tuple[Mapping[str, Any], ...] = ({},)
+    terms: tuple[Callable[..., Tensor], ...] = ()  # the parts it adds up, where there are several
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,13 +54,13 @@ _DICE = "Milletari et al., 3DV 2016, doi:10.1109/3DV.2016.79"
 
 LOSSES: dict[str, Loss] = {
     "ce": Loss(ce, "CE", "Goodfellow et al., Deep Learning, MIT Press 2016, section 6.2"),
-    "ce_dice": Loss(ce_dice, "CE+Dice", _DICE),
+    "ce_dice": Loss(ce_dice, "CE+Dice", _DICE, terms=(ce, soft_dice)),
     "focal": Loss(focal, "FL", "Lin et al., ICCV 2017, doi:10.1109/ICCV.2017.324", _grid("gamma", 1.0, 2.0, 3.0)),
     "ecp": Loss(ecp, "ECP", "Pereyra et al., ICLR workshop 2017, arXiv:1701.06548", _grid("weight", 0.1, 0.2, 0.3)),
     "ls": Loss(ls, "LS", "Szegedy et al., CVPR 2016, doi:10.1109/CVPR.2016.308", _grid("alpha", 0.1, 0.2, 0.3)),
     "svls": Loss(svls, "SVLS", "Islam and Glocker, IPMI 2021, doi:10.1007/978-3-030-78191-0_52"),
-    "mbls": Loss(mbls, "MbLS", _MBLS, _grid("margin", 5.0, 8.0, 10.0)),
-    "mbls_dice": Loss(mbls_dice, "MbLS+Dice", _MBLS, _grid("margin", 5.0, 8.0, 10.0)),
+    "mbls": Loss(mbls, "MbLS", _MBLS, _grid("margin", 5.0, 8.0, 10.0), (ce, margin_penalty)),
+    "mbls_dice": Loss(mbls_dice, "MbLS+Dice", _MBLS, _grid("margin", 5.0, 8.0, 10.0), (ce, soft_dice, margin_penalty)),
 }
 
 
@@ -87,6 +88,15 @@ class Criterion(nn.Module):
         if target.is_floating_point():
             target = _whole(target)
         return LOSSES[self.loss].function(logits, target, **self.settings)
+
+    @torch.no_grad()
+    def parts(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The terms of a loss that adds up several, unweighted, for the log; empty for the others."""
+        found = {}
+        for term in LOSSES[self.loss].terms:
+            known = signature(term).parameters
+            found[term.__name__] = term(logits.detach(), target, **{k: v for k, v in self.settings.items() if k in known})
+        return found
 
     def __repr__(self) -> str:
         return f"Criterion({', '.join([self.loss, *(f'{k}={v}' for k, v in self.settings.items())])})"

@@ -131,7 +131,7 @@ class OverlapScores(_Scores):
     """Dice and surface distances per foreground class (K-1,), mean over the cases that have a value; `missed` is a count.
 
     `<key>_mean` is a scalar: per case the mean over its classes, then the mean over cases. `dice_pooled` counts voxels over
-    all cases.
+    all cases. `distances=False` leaves out what takes longest.
 
     >>> scores = OverlapScores(n_classes=3)
     >>> scores.update(torch.tensor([[[0.0, 1.0], [9.0, 0.0], [0.0, 0.0]]]), torch.tensor([[1, 0]]), spacing=(1.0,))
@@ -146,8 +146,10 @@ class OverlapScores(_Scores):
     keys = tuple(key for key, row in METRICS.items() if row.of in ("confusion", "surfaces"))
     confusion: Tensor
 
-    def __init__(self, n_classes: int, *, ignore_index: int = IGNORE, **kwargs: Any) -> None:
+    def __init__(self, n_classes: int, *, ignore_index: int = IGNORE, distances: bool = True, **kwargs: Any) -> None:
         super().__init__(n_classes, {"ignore_index": ignore_index}, **kwargs)
+        if not distances:
+            self.keys = tuple(key for key in self.keys if METRICS[key].of == "confusion")
         self._add_sum("case_sum", (len(self.keys), n_classes))  # K-1 classes, then their mean
         self._add_sum("case_count", (len(self.keys), n_classes))
         self._add_sum("confusion", (n_classes, n_classes))
@@ -163,8 +165,9 @@ class OverlapScores(_Scores):
         check_finite(logits)
         pred, truth = (x.detach().as_subclass(Tensor)[0] for x in (label_map(logits), labels))
         counts = confusion(pred, truth, n_classes=self.n_classes, **self.settings)
-        found = surfaces(pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings)
-        of = {"confusion": counts, "surfaces": found}
+        of: dict[str, Any] = {"confusion": counts}
+        if any(METRICS[key].of == "surfaces" for key in self.keys):
+            of["surfaces"] = surfaces(pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings)
         values = torch.stack([METRICS[key].function(of[METRICS[key].of]).double().to(self.device) for key in self.keys])
         self._add_case(torch.cat([values, values.nanmean(1, keepdim=True)], 1))
         self.confusion += counts
@@ -172,6 +175,7 @@ class OverlapScores(_Scores):
     def compute(self) -> dict[str, Tensor]:
         """Each score per foreground class (K-1,) and, as `<key>_mean`, over them."""
         per_class = dict(zip(self.keys, self._mean[:, :-1], strict=True))
-        per_class["missed"] = self.case_sum[self.keys.index("missed"), :-1]
+        if "missed" in self.keys:
+            per_class["missed"] = self.case_sum[self.keys.index("missed"), :-1]
         means = {f"{key}_mean": value for key, value in zip(self.keys, self._mean[:, -1], strict=True) if key != "missed"}
         return per_class | means | {"dice_pooled": METRICS["dice"].function(self.confusion)}

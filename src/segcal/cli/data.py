@@ -1,61 +1,20 @@
-"""The command line: each verb a few lines that call one function. Heavy imports wait until a verb needs them."""
+"""The verbs about data: list, prepare, phantom, inspect, download."""
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, MofNCompleteColumn
 from rich.table import Table
 from rich.text import Text
 
-from segcal import __version__
+from segcal.cli.app import AsJson, app, bar, listing, show
 from segcal.types import UserError
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    help="Calibrated medical image segmentation: from raw data to a report.",
-    epilog="Example: segcal prepare hippocampus --from Task04_Hippocampus",
-)
-listing = typer.Typer(no_args_is_help=True, help="List what segcal knows.", epilog="Example: segcal list datasets")
-app.add_typer(listing, name="list")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-def main() -> None:
-    """Run the command line: a user error is one sentence and exit code 2."""
-    try:
-        app()
-    except UserError as error:
-        print(f"segcal: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("segcal: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
-
-
-def _print(value: Any, table: Table, as_json: bool) -> None:
-    """Results go to standard output, as JSON or as a table."""
-    if as_json:
-        print(json.dumps(value, indent=1, ensure_ascii=False))
-    else:
-        Console().print(table)
-
-
-def _bar(*columns: Any) -> Progress:
-    """Progress goes to standard error."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True)
-    )
 
 
 def _numbers(text: str | None, kind: type = float) -> tuple[Any, ...] | None:
@@ -66,14 +25,6 @@ def _numbers(text: str | None, kind: type = float) -> tuple[Any, ...] | None:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
         raise UserError(f"expected numbers with commas between them, such as 1,2,3; got {text!r}") from None
-
-
-@app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Print the version if asked."""
-    if show:
-        print(__version__)
-        raise typer.Exit
 
 
 @listing.command("datasets", epilog="Example: segcal list datasets --json")
@@ -100,7 +51,7 @@ def list_datasets(as_json: AsJson = False) -> None:
         }
         for key, row in DATASETS.items()
     }
-    _print(values, table, as_json)
+    show(values, table, as_json)
 
 
 @app.command(epilog="Example: segcal prepare my-organs --from Dataset123_MyOrgans --to cases")
@@ -129,8 +80,8 @@ def prepare(
     from segcal.data.inspect import summary
     from segcal.data.prepare import prepare as run
 
-    with _bar(MofNCompleteColumn()) as bar:
-        task = bar.add_task(f"preparing {name}", total=None)
+    with bar(MofNCompleteColumn()) as shown:
+        task = shown.add_task(f"preparing {name}", total=None)
         done = run(
             name,
             source,
@@ -140,7 +91,7 @@ def prepare(
             workers=workers,
             skip_broken=skip_broken,
             again=again,
-            progress=lambda i, n: bar.update(task, completed=i, total=n),
+            progress=lambda i, n: shown.update(task, completed=i, total=n),
             n_cases=cases,
             shape=_triple(shape),
             size=_numbers(size, int),
@@ -154,10 +105,11 @@ def prepare(
     for line in facts["warnings"]:
         print(f"note: {line}", file=sys.stderr)
     counts = ", ".join(f"{n} {name}" for name, n in facts["splits"].items())
-    table = Table.grid()
-    table.add_row(f"{done.cases.root}: {facts['cases']} cases ({counts}), classes {', '.join(done.cases.classes)}")
-    table.add_row("prepared" if done.fresh else "already prepared; nothing to do")
-    _print(facts | {"fresh": done.fresh}, table, as_json)
+    if as_json:
+        show(facts | {"fresh": done.fresh}, Table(), as_json)
+        return
+    print(f"{done.cases.root}: {facts['cases']} cases ({counts}), classes {', '.join(done.cases.classes)}")
+    print("prepared" if done.fresh else "already prepared; nothing to do")
 
 
 def _triple(text: str) -> tuple[int, int, int]:
@@ -178,9 +130,18 @@ def phantom(
     """Write synthetic raw data in a public data set's official layout, to try things on."""
     from segcal.data.layouts import write_layout
 
-    if to.exists() and any(to.iterdir()):
-        raise UserError(f"{to} is not empty; choose a new folder with --to")
-    write_layout(layout, to, n_cases=cases, seed=seed, size=_triple(shape))
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to} is not an empty folder; choose a new one with --to")
+    partial = to.resolve().with_name(f".{to.resolve().name}.partial")
+    try:
+        write_layout(layout, partial, n_cases=cases, seed=seed, size=_triple(shape))
+        partial.replace(to)
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"cannot write to {to} ({getattr(error, 'strerror', None) or 'writing failed'}); make room there"
+        ) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     print(to)
 
 
@@ -188,7 +149,7 @@ def phantom(
 def inspect(
     cases: Annotated[Path, typer.Argument(help="A prepared data set's folder, such as cases/hippocampus.")],
     figure: Annotated[Path | None, typer.Option(help="Also draw a contact sheet here (png, pdf or svg).")] = None,
-    n: Annotated[int, typer.Option("-n", help="How many cases the sheet shows.")] = 24,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many cases the sheet shows.")] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a prepared data set, and what looks wrong with it."""
@@ -197,24 +158,24 @@ def inspect(
 
     found = open_cases(cases)
     facts = summary(found)
-    table = Table("what", "value", title=facts["name"])
+    table = Table("what", "value", title=Text(facts["name"]))
     table.add_row("cases / patients / folds", f"{facts['cases']} / {facts['patients']} / {facts['folds']}")
     table.add_row("train / val / test", " / ".join(str(v) for v in facts["splits"].values()))
-    table.add_row("shape (z, y, x)", f"{facts['shape']['min']} to {facts['shape']['max']}")
-    table.add_row("spacing (z, y, x) mm", f"{facts['spacing']['min']} to {facts['spacing']['max']}")
+    table.add_row("shape (z, y, x)", Text(f"{facts['shape']['min']} to {facts['shape']['max']}"))
+    table.add_row("spacing (z, y, x) mm", Text(f"{facts['spacing']['min']} to {facts['spacing']['max']}"))
     for channel, limits in facts["intensity"].items():
-        table.add_row(f"intensity of {channel}", f"{limits['min']:g} to {limits['max']:g}")
+        table.add_row(Text(f"intensity of {channel}"), f"{limits['min']:g} to {limits['max']:g}")
     for name, row in facts["classes"].items():
-        table.add_row(f"class {name}", f"{row['voxels']:,} voxels ({row['share']:.2%}) in {row['cases']} cases")
+        table.add_row(Text(f"class {name}"), f"{row['voxels']:,} voxels ({row['share']:.2%}) in {row['cases']} cases")
     for line in facts["warnings"]:
-        table.add_row("[yellow]warning[/]", line)
+        table.add_row("[yellow]warning[/]", Text(line))
     if figure is not None:
         from segcal.figures import contact_sheet
 
         title = f"{found.name}: {facts['cases']} cases"
         save_figure(figure, contact_sheet(middle_slices(found, n), found.classes, found.info["colours"], title))
-        table.add_row("contact sheet", str(figure))
-    _print(facts, table, as_json)
+        table.add_row("contact sheet", Text(str(figure)))
+    show(facts, table, as_json)
 
 
 @app.command(epilog="Example: segcal download hippocampus --to raw")
@@ -233,7 +194,7 @@ def download(
         raise UserError(
             f"{name} has no open address; ask for access at {row.homepage or 'segcal prepare phantom (built in)'}"
         )
-    with _bar(DownloadColumn()) as bar:
-        task = bar.add_task(f"downloading {name}", total=None)
-        folder = fetch(*row.archive, to, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    with bar(DownloadColumn()) as shown:
+        task = shown.add_task(f"downloading {name}", total=None)
+        folder = fetch(*row.archive, to, progress=lambda done, total: shown.update(task, completed=done, total=total))
     print(folder)

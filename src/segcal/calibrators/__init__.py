@@ -1,0 +1,82 @@
+"""Post-hoc calibration: fitted on a trained network's validation logits, applied to any others; the table `CALIBRATORS`.
+
+>>> import torch
+>>> from segcal.calibrators import fit
+>>> logits, labels, image = torch.tensor([[4.0, 0.0]]).repeat(10, 1), torch.tensor([0] * 8 + [1] * 2), torch.zeros(10, 1)
+>>> fitted = fit("ts", lambda: [(logits, labels, image)])
+>>> fitted(logits).softmax(1)[0]
+tensor([0.8000, 0.2000])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from segcal.calibrators.files import read, write
+from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted
+from segcal.calibrators.local import lts, scale_locally
+from segcal.calibrators.temperature import scale, ts
+from segcal.calibrators.vector import scale_classes, vs
+from segcal.types import UserError, check_choice
+
+__all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "Batches", "Calibrator", "Fitted", "fit", "load", "lts", "save", "ts", "vs"]
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """A row of `CALIBRATORS`: how to fit it, how its parameters act, how it is printed, whom to cite, what it guarantees."""
+
+    fit: Callable[..., Fitted]
+    apply: Callable[..., Tensor]
+    label: str
+    citation: str
+    keeps_labels: bool  # it cannot change the predicted label map
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The names and defaults of the fit's settings."""
+        parameters = signature(self.fit).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+_GUO = "Guo et al., ICML 2017, arXiv:1706.04599"
+
+CALIBRATORS: dict[str, Calibrator] = {
+    "ts": Calibrator(ts, scale, "TS", _GUO, keeps_labels=True),
+    "lts": Calibrator(lts, scale_locally, "LTS", "Ding et al., ICCV 2021, arXiv:2008.05105", keeps_labels=True),
+    "vs": Calibrator(vs, scale_classes, "VS", _GUO, keeps_labels=False),
+}
+
+
+def fit(key: str, batches: Batches, **settings: Any) -> Fitted:
+    """Fit a row of `CALIBRATORS`; its settings are checked before any data are read."""
+    check_choice("calibrator", key, tuple(CALIBRATORS))
+    for name in settings:
+        check_choice(f"setting of {key}", name, tuple(CALIBRATORS[key].settings))
+    return CALIBRATORS[key].fit(batches, **settings)
+
+
+def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = None) -> None:
+    """Write `<stem>.safetensors` and `<stem>.json`; `identity` says which run and data it was fitted on, ready for JSON."""
+    facts = fitted.facts()
+    facts["identity"] = {**facts.get("identity", {}), **(identity or {})}
+    write(Path(stem), fitted.tensors(), facts)
+
+
+def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
+    """Read a saved calibrator; its identity, now in its facts, must hold all that `expect` says."""
+    tensors, content = read(Path(stem))
+    content.pop("format")
+    key = content.pop("key", None)
+    check_choice("calibrator", key, tuple(CALIBRATORS))
+    identity = content.get("identity", {})
+    for name, wanted in (expect or {}).items():
+        if identity.get(name) != wanted:
+            raise UserError(f"{stem} was fitted on {name} {identity.get(name)!r}, not {wanted!r}; fit it there first")
+    return Fitted(key, CALIBRATORS[key].apply, tensors, content)

@@ -1,0 +1,63 @@
+"""A fitted calibrator on disk: `<stem>.safetensors` with its parameters and `<stem>.json` with what is known of it.
+
+No pickle: reading one runs nobody's code. The JSON holds the SHA-256 of both together, so that a file that was edited, or
+put beside a foreign one, is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from segcal.types import UserError
+
+FORMAT = 1
+"""The version of the JSON; raised when older files can no longer be read."""
+
+
+def write(stem: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+    """Write both files; the JSON last, and each whole or not at all."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    data = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    content = {"format": FORMAT, **content}
+    content["sha256"] = _digest(data, content)
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    for kind, payload in (("safetensors", data), ("json", text.encode())):
+        path = _path(stem, kind)
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_bytes(payload)
+        partial.replace(path)
+
+
+def read(stem: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write` wrote; anything else is refused."""
+    try:
+        content = json.loads(_path(stem, "json").read_text(encoding="utf-8"))
+        data = _path(stem, "safetensors").read_bytes()
+        version, digest = content["format"], content.pop("sha256")
+    except FileNotFoundError as error:
+        raise UserError(f"there is no fitted calibrator {stem} ({error.filename} is missing)") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{stem}.json is damaged; fit the calibrator again") from None
+    if version != FORMAT:
+        raise UserError(f"{stem}.json has format {version}, this segcal reads {FORMAT}; fit the calibrator again")
+    if digest != _digest(data, content):
+        raise UserError(f"{stem}.json or {stem}.safetensors was changed after it was written; fit the calibrator again")
+    try:
+        return safetensors.torch.load(data), content
+    except SafetensorError:
+        raise UserError(f"{stem}.safetensors is damaged; fit the calibrator again") from None
+
+
+def _path(stem: Path, kind: str) -> Path:
+    return stem.with_name(f"{stem.name}.{kind}")  # not with_suffix: a stem may have dots
+
+
+def _digest(data: bytes, content: dict[str, Any]) -> str:
+    return hashlib.sha256(data + json.dumps(content, sort_keys=True).encode()).hexdigest()

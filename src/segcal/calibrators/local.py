@@ -1,0 +1,201 @@
+r"""Local temperature scaling (Ding et al. 2021): a temperature per pixel of a 2D slice, from its logits and its image.
+
+A binary tree of 5×5 convolutions with dilation 2: four temperature leaves of the logits, mixed in two pairs, and the pairs
+mixed, by sigmoid gates of the logits; then a leaf of the image, mixed in by one more gate of the logits. The eight
+convolutions of the logits are one with eight outputs. With $x$ the root of the tree,
+$T = \min(\max(x + 1, T_\text{low}), T_\text{high})$: the paper's $\mathrm{relu}(x + 1) + \varepsilon$, bounded on both
+sides. The authors' code adds the 1 twice and so starts at 2; here leaves of zero give exactly 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, divided, mean_of, widest
+from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
+
+REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
+OFTEN = 0.1  # share of voxels at a bound from which on it is reported
+
+NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"
+
+Weights = dict[str, Tensor]
+
+
+def lts(batches: Batches, *, epochs: int = 20, lr: float = 0.003, seed: int = 0) -> Fitted:
+    """Fit the temperature network by Adam on the NLL, a step per batch; the epoch of least NLL on these data is kept.
+
+    Never worse than uncalibrated logits on the data that it is fitted on, and it cannot change the label map.
+
+    >>> logits, labels = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6), torch.zeros(4, 6, 6).long()
+    >>> labels[0] = 1
+    >>> fitted = lts(lambda: [(logits, labels, torch.zeros(4, 1, 6, 6))], epochs=80)
+    >>> [round(fitted.facts()[name], 1) for name in ("nll_before", "nll_after")]
+    [2.0, 0.6]
+    """
+    check_range("epochs", epochs, 1)
+    check_range("lr", lr, 1e-8, 10)
+    start = _survey(batches)
+    weights = first_weights(start.n_classes, start.n_channels, start.size, seed)
+    best_epoch, nll, spread = 0, start.nll, Spread(1.0, 0.0, 0.0)
+    best = {name: torch.zeros_like(value) for name, value in weights.items()}  # T = 1 everywhere
+    for epoch in _epochs(batches, weights, start, epochs, lr):
+        now, now_spread = _evaluated(batches, weights, start.n_voxels)
+        if now < nll:
+            best_epoch, nll, spread = epoch, now, now_spread
+            best = {name: value.detach().clone() for name, value in weights.items()}
+    record = {
+        "settings": {"epochs": epochs, "lr": lr, "seed": seed},
+        "n_classes": start.n_classes,
+        "n_voxels": start.n_voxels,
+        "nll_before": start.nll,
+        "nll_after": nll,
+        "passes": 1 + 2 * epochs,
+        "best_epoch": best_epoch,
+        "temperature": spread._asdict(),
+        "warnings": _warnings(best_epoch, spread),
+    }
+    return Fitted("lts", scale_locally, best, record)
+
+
+def _epochs(batches: Batches, weights: Weights, start: Survey, epochs: int, lr: float) -> Iterator[int]:
+    """Train the weights in place; gives the number of each epoch at its end."""
+    # Rates as if the logits had size 1: Adam's steps do not depend on the size of a gradient.
+    groups = [{"params": [w], "lr": lr / start.size if name == "weight" else lr} for name, w in weights.items()]
+    optimiser = torch.optim.Adam(groups)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * start.n_batches)
+    for epoch in range(1, epochs + 1):
+        for logits, labels, image in _slices(batches):
+            loss = _nll(logits / temperatures(logits, image, **weights), labels)
+            optimiser.zero_grad()
+            (loss * (start.n_batches / start.n_voxels)).backward()  # per mean batch, so that every voxel counts alike
+            optimiser.step()
+            schedule.step()
+        yield epoch
+
+
+def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Tensor:
+    """Logits (N, K, H, W) over a temperature per pixel."""
+    _check_image(logits, image)
+    assert image is not None
+    if image.shape[1] != weights["image_weight"].shape[1]:
+        fitted = weights["image_weight"].shape[1]
+        raise UserError(f"this lts was fitted on images of {fitted} channels; got {image.shape[1]}")
+    wide = widest(logits)
+    return divided(logits, temperatures(logits.to(wide), image.to(logits.device, wide), **weights))
+
+
+def temperatures(
+    logits: Tensor, image: Tensor, *, weight: Tensor, bias: Tensor, image_weight: Tensor, image_bias: Tensor
+) -> Tensor:
+    """The temperature (N, 1, H, W) of each pixel; outputs of `weight` are four leaves, two pair gates, two more gates."""
+    maps = F.conv2d(_padded(logits), weight, bias, dilation=2)  # (N, 8, H, W)
+    leaves, gates = maps[:, :4], maps[:, 4:].sigmoid()
+    pairs = torch.lerp(leaves[:, 1::2], leaves[:, ::2], gates[:, :2])  # (N, 2, H, W): gate * even + (1 - gate) * odd
+    tree = torch.lerp(pairs[:, 1:], pairs[:, :1], gates[:, 2:3])
+    root = torch.lerp(F.conv2d(_padded(image), image_weight, image_bias, dilation=2), tree, gates[:, 3:])
+    return (root + 1).clamp(LOWEST, HIGHEST)
+
+
+def _padded(maps: Tensor) -> Tensor:
+    """With a margin, so that a convolution keeps the size; a slice too small to be reflected has its edge repeated."""
+    mode = "reflect" if min(maps.shape[2:]) > REACH else "replicate"
+    return F.pad(maps, (REACH,) * 4, mode=mode)
+
+
+def first_weights(n_classes: int, n_channels: int, size: float, seed: int) -> Weights:
+    """Leaves of zero, so that T = 1; gates at random, since equal gates would keep the four leaves equal for ever.
+
+    `size` is the root mean square of the logits: it puts the gates where a sigmoid is not flat.
+    """
+    weight = torch.zeros(8, n_classes, 5, 5)
+    spread = 1 / (size * (25 * n_classes) ** 0.5)
+    weight[4:].normal_(0, spread, generator=torch.Generator().manual_seed(seed))
+    image_weight = torch.zeros(1, n_channels, 5, 5)
+    weights = {"weight": weight, "bias": torch.zeros(8), "image_weight": image_weight, "image_bias": torch.zeros(1)}
+    return {name: value.requires_grad_() for name, value in weights.items()}
+
+
+class Survey(NamedTuple):
+    """What a first pass finds."""
+
+    n_classes: int
+    n_channels: int
+    n_batches: int
+    n_voxels: int
+    nll: float
+    size: float  # root mean square of the logits
+
+
+def _survey(batches: Batches) -> Survey:
+    sums, n_batches, logits, image = torch.zeros(3, dtype=torch.float64), 0, torch.zeros(0), torch.zeros(0)
+    for logits, labels, image in _slices(batches):  # noqa: B007
+        kept = (labels != IGNORE).unsqueeze(1)
+        square = (logits.square() * kept).sum(dtype=torch.float64) / logits.shape[1]
+        sums += torch.stack([_nll(logits, labels), square, kept.sum()]).cpu()
+        n_batches += 1
+    n_voxels, means = mean_of(sums)
+    nll, square_mean = means.tolist()
+    return Survey(logits.shape[1], image.shape[1], n_batches, n_voxels, nll, square_mean**0.5 or 1.0)
+
+
+class Spread(NamedTuple):
+    """The temperatures of the voxels that count: their mean, and which share lies at a bound."""
+
+    mean: float
+    at_lowest: float
+    at_highest: float
+
+
+@torch.no_grad()
+def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float, Spread]:
+    sums = torch.zeros(5, dtype=torch.float64)
+    for logits, labels, image in _slices(batches):
+        local = temperatures(logits, image, **weights)
+        kept = labels != IGNORE
+        inside = local.squeeze(1)[kept]
+        shares = [inside.sum(dtype=torch.float64), (inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), kept.sum()]
+        sums += torch.stack([_nll(logits / local, labels), *shares]).cpu()
+    nll, *spread = mean_of(sums, n_voxels)[1].tolist()
+    return nll, Spread(*spread)
+
+
+def _nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """The NLL of all voxels that count, summed."""
+    nll = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
+    return nll.sum(dtype=torch.float64)
+
+
+def _warnings(best_epoch: int, spread: Spread) -> list[str]:
+    found = [] if best_epoch else [NO_GAIN]
+    for name, bound, share in (("lower", LOWEST, spread.at_lowest), ("upper", HIGHEST, spread.at_highest)):
+        if share >= OFTEN:
+            found.append(f"the temperature of {share:.0%} of the voxels is at its {name} bound {bound:g}")
+    return found
+
+
+def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """One pass over checked batches, in float32."""
+    known = None
+    for logits, labels, image in batches():
+        check_arrays(logits, labels)
+        _check_image(logits, image)
+        check_labels(labels, logits.shape[1], IGNORE)
+        here = (logits.shape[1], image.shape[1])
+        known = known or here
+        if here != known:
+            raise UserError(f"every batch must have the same numbers of classes and channels; got {known} and then {here}")
+        yield logits.detach().float(), labels.long(), image.detach().float()
+
+
+def _check_image(logits: Tensor, image: Tensor | None) -> None:
+    if logits.ndim != 4:
+        raise UserError(f"lts works on 2D slices, logits (N, K, H, W); got shape {tuple(logits.shape)}")
+    if image is None or image.ndim != 4 or (image.shape[0], *image.shape[2:]) != (logits.shape[0], *logits.shape[2:]):
+        got = "none" if image is None else f"shape {tuple(image.shape)} beside logits {tuple(logits.shape)}"
+        raise UserError(f"lts needs the image (N, C, H, W) that the logits are of; got {got}")

@@ -1,0 +1,129 @@
+r"""Vector scaling: a scale and a bias per class, $l'_k = w_k l_k + b_k$, found by Newton's method with a line search.
+
+The mean NLL is convex in the 2K numbers. With $r = s - \text{one-hot}(y)$ its gradient is $E[r_k l_k]$, $E[r_k]$, and its
+Hessian is $E[(\delta_{jk} s_k - s_j s_k) \phi_j \phi_k]$ with $\phi_k = (l_k, 1)$. A ridge towards $w = 1, b = 0$ makes
+the minimum unique, since a bias common to all classes changes nothing, and finite, also for labels that are separable.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segcal.calibrators.fitting import HIGHEST, Batches, Fitted, mean_of, pieces, widest
+from segcal.calibrators.temperature import Search, best_temperature
+from segcal.types import check_range
+
+MAX_PASSES = 60
+DECREMENT = 1e-13  # the fit ends when a full Newton step promises less than this in NLL
+
+
+class Point(NamedTuple):
+    """The objective, mean NLL plus ridge, at some parameters (2K,): scales, then biases."""
+
+    theta: Tensor
+    nll: float
+    value: float
+    grad: Tensor  # (2K,)
+    hess: Tensor  # (2K, 2K)
+    share: Tensor  # (K,): of the voxels, by label
+
+
+def vs(batches: Batches, *, ridge: float = 1e-6) -> Fitted:
+    r"""Fit a scale and a bias per class that minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2 + b_k^2)$.
+
+    Starts from the best single temperature, so it is never worse on the data that it is fitted on, up to the ridge.
+    It can change the label map.
+
+    >>> logits, labels = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
+    >>> vs(lambda: [(logits, labels, logits)])(logits).softmax(1)[0]
+    tensor([0.7500, 0.2500])
+    """
+    check_range("ridge", ridge, 1e-12, 1)
+    first = best_temperature(batches, 1e-3)
+    point, passes = _least(batches, 1 / first.temperature, ridge, first)
+    scale, bias = point.theta.reshape(2, -1).clone()
+    record = {
+        "settings": {"ridge": ridge},
+        "n_classes": first.n_classes,
+        "n_voxels": first.n_voxels,
+        "nll_before": first.nll_before,
+        "nll_after": point.nll,
+        "passes": first.passes + passes,
+        "scale": scale.tolist(),
+        "bias": bias.tolist(),
+        "warnings": _warnings(point, first.warnings, passes),
+    }
+    return Fitted("vs", scale_classes, {"scale": scale.clone(), "bias": bias.clone()}, record)
+
+
+def _least(batches: Batches, scale: float, ridge: float, known: Search) -> tuple[Point, int]:
+    """Where the objective is least, from one scale for all classes on; and how many passes that took."""
+    ones = torch.ones(known.n_classes, dtype=torch.float64)
+    point = _at(batches, torch.cat([ones * scale, ones * 0]), ridge, known.n_voxels)
+    passes, length = 1, 1.0
+    while passes < MAX_PASSES:
+        step = torch.linalg.solve(point.hess, -point.grad)
+        gain = -(point.grad @ step).item()
+        if gain / 2 <= DECREMENT:
+            break
+        there = _at(batches, point.theta + length * step, ridge, known.n_voxels)
+        passes += 1
+        if there.value <= point.value - 0.1 * length * gain:
+            point, length = there, 1.0
+        else:
+            length /= 4
+    return point, passes
+
+
+def scale_classes(logits: Tensor, image: Tensor | None, *, scale: Tensor, bias: Tensor) -> Tensor:
+    """Each class's logits times its scale plus its bias."""
+    shape = (-1, *(1,) * (logits.ndim - 2))  # (K, 1, ...)
+    limit = torch.finfo(logits.dtype)
+    out = logits.to(widest(logits)) * scale.reshape(shape) + bias.reshape(shape)
+    return out.clamp_(limit.min, limit.max).to(logits.dtype)
+
+
+def _at(batches: Batches, theta: Tensor, ridge: float, n_known: int) -> Point:
+    """One pass in float64: value, gradient and Hessian together."""
+    n_classes = len(theta) // 2
+    sums = torch.zeros(2 + n_classes + 2 * n_classes + (2 * n_classes) ** 2, dtype=torch.float64)
+    for logits, truth, weight in pieces(batches):
+        sums += _sums(logits.double(), truth, weight.double(), theta.to(logits.device)).cpu()
+    nll, share, grad, hess = mean_of(sums, n_known)[1].split([1, n_classes, 2 * n_classes, (2 * n_classes) ** 2])
+    away = theta.clone()
+    away[:n_classes] -= 1
+    value = nll + ridge / 2 * away.square().sum()
+    eye = torch.eye(2 * n_classes, dtype=torch.float64)
+    return Point(theta, nll.item(), value.item(), grad + ridge * away, hess.reshape(eye.shape) + ridge * eye, share)
+
+
+def _sums(x: Tensor, truth: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
+    """NLL, voxels per label, gradient (2K,), Hessian (2K, 2K) and the number of voxels, flat in one vector."""
+    scale, bias = theta.reshape(2, -1, 1)  # (K, 1) each
+    log_probs = F.log_softmax(x * scale + bias, 1)
+    probs = log_probs.exp() * weight  # (n, K, v)
+    one_hot = torch.zeros_like(probs).scatter_(1, truth, weight)
+    rest = probs - one_hot
+    features = torch.cat([probs * x, probs], 1)  # (n, 2K, v): their products are the part s_j s_k of the Hessian
+    square, cross, plain = ((probs * factor).sum((0, 2)).diag() for factor in (x * x, x, torch.ones_like(x)))
+    own = torch.cat([torch.cat([square, cross], 1), torch.cat([cross, plain], 1)])
+    hess = own - torch.bmm(features, features.transpose(1, 2)).sum(0)
+    nll = -(log_probs * one_hot).sum()
+    grad = torch.cat([(rest * x).sum((0, 2)), rest.sum((0, 2))])
+    return torch.cat([nll[None], one_hot.sum((0, 2)), grad, hess.flatten(), weight.sum()[None]])
+
+
+def _warnings(point: Point, of_temperature: tuple[str, ...], passes: int) -> list[str]:
+    found = [f"with a single temperature, {text}" for text in of_temperature]
+    if passes >= MAX_PASSES:
+        found.append(f"the fit did not settle within {MAX_PASSES} passes")
+    for k, (scale, bias) in enumerate(zip(*point.theta.reshape(2, -1).tolist(), strict=True)):
+        if point.share[k] == 0:
+            found.append(f"class {k} has no voxel here: only the ridge holds its scale {scale:.3g} and bias {bias:.3g}")
+        elif not (0 < scale <= HIGHEST and abs(bias) <= HIGHEST):
+            found.append(f"class {k} ran away to scale {scale:.3g} and bias {bias:.3g}: only the ridge holds it")
+    return found

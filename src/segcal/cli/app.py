@@ -1,0 +1,72 @@
+"""The command line itself: how verbs are run, how results and progress are shown."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from segcal import __version__
+from segcal.types import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Calibrated medical image segmentation: from raw data to a report.",
+    epilog="Example: segcal prepare hippocampus --from Task04_Hippocampus",
+)
+listing = typer.Typer(no_args_is_help=True, help="List what segcal knows.", epilog="Example: segcal list datasets")
+app.add_typer(listing, name="list")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Again = Annotated[bool, typer.Option("--again", help="Do it anew, replacing what is there.")]
+
+
+def main() -> None:
+    """Run the command line: a user error is one sentence and exit code 2."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
+    try:
+        app()
+    except UserError as error:
+        print(f"segcal: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"segcal: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _interrupted(*_: object) -> None:
+    print("segcal: interrupted; the same command goes on from here", file=sys.stderr)
+    raise KeyboardInterrupt
+
+
+@app.callback(invoke_without_command=True)
+def version(shown: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Print the version if asked."""
+    if shown:
+        print(__version__)
+        raise typer.Exit
+
+
+def show(value: Any, table: Table, as_json: bool) -> None:
+    """Results go to standard output, as JSON or as a table."""
+    if as_json:
+        print(json.dumps(value, indent=1, ensure_ascii=False))
+    else:
+        Console().print(table)
+
+
+def bar(*columns: Any) -> Progress:
+    """Progress goes to standard error."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True)
+    )

@@ -1,0 +1,158 @@
+"""The settings of a run: one checked model, filled from TOML, `--set key=value` and flags, in that order.
+
+What a loss or network takes is checked against its signature when the run starts; here every other key is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from segcal.types import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class Chosen(BaseModel):
+    """A row of a family by its key, with settings of its own: `{name = "mbls", margin = 5.0}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class ChosenLoss(Chosen):
+    """A row of `LOSSES`."""
+
+    name: str = "ce"
+
+
+class ChosenNetwork(Chosen):
+    """A row of `NETWORKS`."""
+
+    name: str = "unet"
+
+
+class Training(BaseModel):
+    """The paper's protocol by default: Adam, batch 4, 100 epochs, 1e-3 and from half-time 1e-4."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    epochs: int = Field(default=100, ge=1)
+    batch: int = Field(default=4, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    lr_drop: float = Field(default=0.1, gt=0, le=1)  # factor at half-time
+    augment: bool = False
+    keep_empty: bool | None = None  # None: as the data set's recipe says
+
+
+class Machine(BaseModel):
+    """Where and how it runs; none of this changes what is learnt but for rounding."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    accelerator: str = "auto"
+    devices: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1)
+    strategy: str = "auto"
+    precision: str = "32-true"
+    workers: int = Field(default=0, ge=0)  # data loading processes; slices are read at memory speed without any
+    loggers: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
+
+
+class RunSettings(BaseModel):
+    """Everything that decides what a run learns, and where it runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    data: str
+    fold: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0)
+    loss: ChosenLoss = ChosenLoss()
+    network: ChosenNetwork = ChosenNetwork()
+    training: Training = Training()
+    machine: Machine = Machine()
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """The settings that a run must share with its earlier part to go on from it."""
+        return self.model_dump(mode="json", exclude={"machine", "data"})
+
+
+def run_settings(values: Mapping[str, Any], *, config: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
+    """Settings from a TOML file, then `key=value` overrides, then explicit values (those that are not None).
+
+    >>> run_settings({"data": "cases/x"}, overrides=["loss.name=mbls", "loss.margin=5", "training.epochs=2"]).loss.settings
+    {'margin': 5}
+    """
+    merged: dict[str, Any] = _read(config) if config is not None else {}
+    for text in overrides:
+        key, found, value = text.partition("=")
+        if not found:
+            raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
+        _put(merged, key.strip(), _value(value.strip()))
+    for key, value in values.items():
+        if value is not None:
+            _put(merged, key, value)
+    try:
+        return RunSettings.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(_sentence(error)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the settings in {path}: {error}") from None
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; anything else is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{key} cannot be set: {part} is a value, not a section")
+    values[last] = value
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"the setting {key} is missing"
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, _keys(RunSettings), n=1, cutoff=0.5)
+        return f"unknown setting {key!r}" + (
+            f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(_keys(RunSettings))}"
+        )
+    return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {json.dumps(first['input'], default=str)}"
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _keys(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found

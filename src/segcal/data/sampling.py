@@ -1,0 +1,56 @@
+"""Which items an epoch visits, in which order, and which process takes which: from seed and epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import Dataset, Sampler
+
+
+class EpochSampler(Sampler[int]):
+    """A new order every epoch, from the seed and the epoch alone; each process takes every so many-th item of it."""
+
+    def __init__(self, n_items: int, seed: int) -> None:
+        self.n_items, self.seed, self.epoch = n_items, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning tells which epoch it is."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(self.n_items, generator=torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch)))
+        rank, world = _place()
+        padded = torch.cat([order, order[: -self.n_items % world]])  # every process has the same number
+        return iter(padded[rank::world].tolist())
+
+    def __len__(self) -> int:
+        world = _place()[1]
+        return (self.n_items + world - 1) // world
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """The seed of one epoch."""
+    return seed * 1_000_003 + epoch
+
+
+def _place() -> tuple[int, int]:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+class ShareOfCases(Dataset[str]):
+    """This process's share of case ids; all shares have one length, the shorter ones end in an empty id."""
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        world = _place()[1]
+        return (len(self.ids) + world - 1) // world
+
+    def __getitem__(self, index: int) -> str:
+        rank, world = _place()
+        place = rank + index * world
+        return self.ids[place] if place < len(self.ids) else ""

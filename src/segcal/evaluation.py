@@ -1,0 +1,175 @@
+"""Score a run on whole volumes, case by case: rows of `scores.csv`, and `bins.json` for reliability figures.
+
+Memory does not depend on the number of cases: what is kept of a case are its rows and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segcal import calibrators
+from segcal.corruptions import case_seed, corrupt
+from segcal.data.slices import volume
+from segcal.inference import Run
+from segcal.metrics import METRICS, Reliability, cece, confusion, label_map, reliability, surfaces
+from segcal.store import CaseSet, open_cases, read_json, read_rows, write_json, write_rows
+from segcal.types import IGNORE, UserError, check_choice
+
+Progress = Callable[[int, int], None]
+POOLED, ALL, MEAN = "pooled", "all", "mean"
+REGION = "{} (region)"
+
+
+def evaluate(
+    run: Run,
+    *,
+    split: str = "test",
+    corruption: str = "",
+    calibrator: str = "",
+    seed: int = 0,
+    again: bool = False,
+    cases: CaseSet | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Score every case of a split, with a corruption such as `gaussian_noise:0.03` or a fitted calibrator if asked.
+
+    Returns the rows and puts them into `scores.csv`; what is there already is not computed again unless `again`.
+    """
+    check_choice("split", split, ("train", "val", "test"))
+    what = {"split": split, "corruption": corruption, "calibrator": calibrator}
+    path = run.root / "scores.csv"
+    old = read_rows(path)
+    known = [row for row in old if all(row[key] == value for key, value in what.items())]
+    if known and not again:
+        return [dict(row) for row in known]
+    cases = cases or data_of(run)
+    fitted = calibrators.load(calibrator_path(run, calibrator), expect=run.identity) if calibrator else None
+    ids = cases.split(split, run.settings.fold)
+    if not ids:
+        raise UserError(f"split {split!r} of {cases.name} (fold {run.settings.fold}) has no cases")
+    common = _common(run) | what
+    rows: list[dict[str, Any]] = []
+    total, logit_sums = (
+        Reliability.zero(len(run.classes) + 1),
+        torch.zeros(len(run.classes) + 1, len(run.classes) + 2).double(),
+    )
+    for i, id in enumerate(ids, start=1):
+        image, label = volume(cases, id)
+        if corruption:
+            image = corrupt(image, corruption, seed=case_seed(seed, id))
+        logits = run.logits(image)
+        if fitted is not None:
+            logits = fitted(logits, image)
+        bins = reliability(logits, label)
+        total += bins
+        logit_sums += _logit_sums(logits, label)
+        spacing = cases.case(id)["spacing"]
+        rows += [common | row for row in _case_rows(id, logits, label, bins, run, spacing)]
+        if progress is not None:
+            progress(i, len(ids))
+    rows += [common | row for row in _bin_rows(POOLED, total, run.classes)]
+    kept = [row for row in old if not all(row[key] == value for key, value in what.items())]
+    write_rows(path, [*kept, *rows])
+    _write_bins(run.root / "bins.json", what, total, logit_sums, run.classes)
+    return rows
+
+
+def data_of(run: Run) -> CaseSet:
+    """The run's data set, refused if it is no longer what it was."""
+    cases = open_cases(Path(run.settings.data))
+    if cases.info["checksum"] != run.info["data"]["checksum"]:
+        raise UserError(f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train again")
+    return cases
+
+
+def calibrator_path(run: Run, name: str) -> Path:
+    """Where a fitted calibrator lies."""
+    return run.root / "calibrators" / name
+
+
+def _common(run: Run) -> dict[str, Any]:
+    settings = run.settings
+    text = " ".join(f"{key}={value}" for key, value in sorted(settings.loss.settings.items()))
+    names = {"run": run.root.name, "dataset": run.info["data"]["name"], "network": settings.network.name}
+    return names | {"method": settings.loss.name, "setting": text}
+
+
+def _case_rows(
+    id: str, logits: Tensor, label: Tensor, bins: Reliability, run: Run, spacing: list[float]
+) -> list[dict[str, Any]]:
+    """Every metric of one case: per class, their mean, per region, and calibration."""
+    pred = label_map(logits)
+    rows = _overlap_rows(id, pred, label, run.classes, spacing, MEAN)
+    regions: dict[str, list[int]] = run.info["data"]["regions"]
+    values = []
+    for name, parts in regions.items():
+        inside = [torch.isin(x, torch.tensor(parts)).long() for x in (pred, label)]
+        inside[1][label == IGNORE] = IGNORE
+        part = _overlap_rows(id, inside[0], inside[1], (REGION.format(name),), spacing, "")
+        values.append(part)
+        rows += part
+    if regions:
+        for same in zip(*values, strict=True):
+            mean = torch.tensor([row["value"] for row in same], dtype=torch.float64).nanmean().item()
+            rows.append({"case": id, "class": REGION.format(MEAN), "metric": same[0]["metric"], "value": mean})
+    return rows + _bin_rows(id, bins, run.classes)
+
+
+def _overlap_rows(
+    id: str, pred: Tensor, label: Tensor, names: tuple[str, ...], spacing: list[float], mean: str
+) -> list[dict[str, Any]]:
+    flat = label.shape[0] == 1  # a single slice: distances in the plane
+    maps, size = ((pred[0], label[0]), spacing[1:]) if flat else ((pred, label), spacing)
+    of = {
+        "confusion": confusion(pred, label, n_classes=len(names) + 1),
+        "surfaces": surfaces(*maps, n_classes=len(names) + 1, spacing=size),
+    }
+    rows = []
+    for key, row in METRICS.items():
+        if row.of in of:
+            values = row.function(of[row.of]).double()
+            named = dict(zip(names, values.tolist(), strict=True))
+            if mean:
+                named[mean] = (values.sum() if key == "missed" else values.nanmean()).item()
+            rows += [{"case": id, "class": name, "metric": key, "value": value} for name, value in named.items()]
+    return rows
+
+
+def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    rows = [
+        {"case": id, "class": ALL, "metric": key, "value": row.function(bins).item()}
+        for key, row in METRICS.items()
+        if row.of == "bins"
+    ]
+    per_class = cece(bins, class_reduction="none").tolist()
+    named = zip(("background", *classes), per_class, strict=True)
+    return rows + [{"case": id, "class": name, "metric": "cece", "value": value} for name, value in named]
+
+
+def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
+    """Per true class (K rows): the summed logits, and in the last column the number of voxels."""
+    n_classes = logits.shape[1]
+    flat = logits.movedim(1, 0).reshape(n_classes, -1).double()  # (K, V)
+    truth = label.reshape(-1)
+    kept = truth != IGNORE
+    sums = torch.zeros(n_classes, n_classes + 1, dtype=torch.float64)
+    for k in range(n_classes):
+        sums[:, k] = torch.bincount(truth[kept], flat[k][kept], n_classes)
+    sums[:, -1] = torch.bincount(truth[kept], minlength=n_classes)
+    return sums
+
+
+def _write_bins(path: Path, what: dict[str, str], total: Reliability, sums: Tensor, classes: tuple[str, ...]) -> None:
+    values = read_json(path) or {"classes": ["background", *classes], "entries": []}
+    entry: dict[str, Any] = dict(what)
+    for name, bins in (("top", total.top), ("per_class", total.classes)):
+        entry[name] = {"count": bins.count.tolist(), "conf": bins.conf.tolist(), "hit": bins.hit.tolist()}
+    entry["mean_logits"] = [[v / max(row[-1], 1.0) for v in row[:-1]] for row in sums.tolist()]
+    entry["voxels"] = [int(row[-1]) for row in sums.tolist()]
+    others = [old for old in values["entries"] if any(old[key] != value for key, value in what.items())]
+    write_json(path, values | {"entries": [*others, entry]})

@@ -1,0 +1,81 @@
+"""A trained run, opened again: a volume in, its logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from segcal.config import RunSettings
+from segcal.hardware import INFERENCE_BATCH, channels_last
+from segcal.networks import build_network
+from segcal.store import read_run
+from segcal.types import UserError
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, what `run.json` says, and the network with its best weights."""
+
+    root: Path
+    info: dict[str, Any]
+    network: nn.Module
+    device: torch.device
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings it was trained with."""
+        return RunSettings.model_validate(self.info["settings"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The foreground classes it knows."""
+        return tuple(self.info["data"]["classes"])
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a calibrator is tied to: these weights, on this data."""
+        return {"run": self.info["id"], "data": self.info["data"]["checksum"]}
+
+    @torch.inference_mode()
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (D, K, H, W) of a volume (D, C, H, W)."""
+        return volume_logits(self.network, image.to(self.device), self.info["frame"]).cpu()
+
+
+def volume_logits(network: nn.Module, image: Tensor, frame: Sequence[int]) -> Tensor:
+    """Logits (D, K, H, W) of a volume (D, C, H, W), a few slices at a time.
+
+    Slices smaller than `frame`, the height and width that training saw, are padded as there, at the bottom and right with 0:
+    a network knows where the border is, and one that stands elsewhere costs it half of its Dice.
+    """
+    height, width = image.shape[2:]
+    margin = (0, max(0, frame[1] - width), 0, max(0, frame[0] - height))
+    parts = []
+    for part in image.split(INFERENCE_BATCH):
+        framed = F.pad(part, margin).contiguous(memory_format=torch.channels_last)
+        parts.append(network(framed)[:, :, :height, :width].float())
+    return torch.cat(parts).contiguous()
+
+
+def open_run(root: Path, *, device: str | None = None) -> Run:
+    """Open a finished run for evaluation, calibration or prediction."""
+    info = read_run(root)
+    if info.get("status") != "finished":
+        raise UserError(f"{root} is not finished; the same segcal train command goes on with it")
+    chosen = RunSettings.model_validate(info["settings"])
+    data = info["data"]
+    network = build_network(chosen.network.name, len(data["channels"]), len(data["classes"]) + 1, **chosen.network.settings)
+    try:
+        network.load_state_dict(load_file(root / "checkpoints" / "best.safetensors"))
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"cannot load the weights of {root} ({reason}); train it again with --again") from None
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return Run(root, info, channels_last(network.eval().to(where)), where)

@@ -1,0 +1,182 @@
+"""TransUNet (Chen et al. 2021): a ResNet-50 stem, a vision transformer on its coarsest map, and a U-Net's decoder.
+
+Follows the authors' R50-ViT-B/16 at `width` 64 and `depth` 12. Differs from it: no pre-training; max-pooling is padded, so
+that its map needs no mending; the shortcut's group norm has groups like all others, where theirs normalises each channel
+alone; small widths have fewer groups; the position embedding is interpolated, so that any size can come in.
+The attention is PyTorch's own: MONAI's `TransformerBlock` cannot be built without einops, and has a norm that never learns.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import torch
+import torch.nn.functional as F
+from monai.networks.blocks.mlp import MLPBlock
+from monai.networks.nets.basic_unet import TwoConv
+from torch import Tensor, nn
+
+from segcal.types import check_range
+
+_HEADS = 12
+_GRID = 14  # of the learnt position embedding: 224 pixels / 16, as in the original
+
+
+def transunet(in_channels: int, n_classes: int, *, width: int = 64, depth: int = 12, dropout: float = 0.1) -> nn.Module:
+    """TransUNet with `depth` transformer layers of 12 heads and 12 × `width` channels, and `dropout` in them."""
+    check_range("width", width, 4)  # below, standardised 1×1 filters have nothing left to learn
+    check_range("depth", depth, 1)
+    check_range("dropout", dropout, 0, 1)
+    return TransUNet(in_channels, n_classes, width, depth, dropout)
+
+
+class TransUNet(nn.Module):
+    """Images (N, C, H, W), with H and W multiples of 16, to logits (N, K, H, W)."""
+
+    def __init__(self, in_channels: int, n_classes: int, width: int, depth: int, dropout: float) -> None:
+        super().__init__()
+        hidden = _HEADS * width
+        *ups, last = (max(8, channels * width // 64) for channels in (512, 256, 128, 64, 16))
+        self.stem = Stem(in_channels, width)
+        self.encoder = Encoder(16 * width, hidden, depth, dropout)
+        self.entry = _convolution(hidden, ups[0])
+        skips = (8 * width, 4 * width, width, 0)
+        self.ups = nn.ModuleList(Up(*channels) for channels in zip(ups, skips, [*ups[1:], last], strict=True))
+        self.head = nn.Conv2d(last, n_classes, 3, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits (N, K, H, W) of images (N, C, H, W)."""
+        x, skips = self.stem(image)
+        x = self.entry(self.encoder(x))
+        for up, skip in zip(self.ups, [*skips[::-1], None], strict=True):
+            x = up(x, skip)
+        return self.head(x)
+
+
+class Stem(nn.Module):
+    """The first three stages of ResNet-50: a map at 1/16 and skips at 1/2, 1/4 and 1/8."""
+
+    def __init__(self, in_channels: int, width: int) -> None:
+        super().__init__()
+        self.root = nn.Sequential(StandardConv(in_channels, width, 7, stride=2, padding=3), _norm(width), nn.ReLU(True))
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.stages = nn.ModuleList(
+            [
+                _stage(width, width, n_blocks=3, stride=1),
+                _stage(4 * width, 2 * width, n_blocks=4, stride=2),
+                _stage(8 * width, 4 * width, n_blocks=9, stride=2),
+            ]
+        )
+
+    def forward(self, image: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The coarsest map, and the skips from fine to coarse."""
+        maps = [self.root(image)]
+        x = self.pool(maps[0])
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return x, maps[:-1]
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions beside a shortcut; 4 × `n_mid` channels come out."""
+
+    def __init__(self, n_in: int, n_mid: int, stride: int) -> None:
+        super().__init__()
+        n_out = 4 * n_mid
+        self.branch = nn.Sequential(
+            *(StandardConv(n_in, n_mid, 1), _norm(n_mid), nn.ReLU(True)),
+            *(StandardConv(n_mid, n_mid, 3, stride=stride, padding=1), _norm(n_mid), nn.ReLU(True)),
+            *(StandardConv(n_mid, n_out, 1), _norm(n_out)),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if n_in != n_out or stride != 1:
+            self.shortcut = nn.Sequential(StandardConv(n_in, n_out, 1, stride=stride), _norm(n_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shortcut plus branch, rectified."""
+        return F.relu(self.shortcut(x) + self.branch(x))
+
+
+class StandardConv(nn.Conv2d):
+    """A convolution whose filters have mean 0 and variance 1 (Qiao et al. 2019, arXiv:1903.10520); a norm follows it."""
+
+    def __init__(self, n_in: int, n_out: int, size: int, *, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(n_in, n_out, size, stride=stride, padding=padding, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The convolution with standardised filters."""
+        filters = F.layer_norm(self.weight, self.weight.shape[1:], eps=1e-5)  # layer norm is this very formula
+        return self._conv_forward(input, filters, None)
+
+
+class Encoder(nn.Module):
+    """A vision transformer over the pixels of a map (N, C, h, w); gives (N, hidden, h, w)."""
+
+    def __init__(self, n_in: int, hidden: int, depth: int, dropout: float) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(n_in, hidden, 1)
+        self.position = nn.Parameter(torch.empty(1, hidden, _GRID, _GRID))
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.Sequential(*(Layer(hidden, dropout) for _ in range(depth)))
+        self.norm = nn.LayerNorm(hidden, eps=1e-6)
+        nn.init.trunc_normal_(self.position, std=0.02)
+        for module in self.layers.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The map with each pixel informed by all others."""
+        grid = x.shape[-2:]
+        # Bilinear, not bicubic, because PyTorch can do its gradient deterministically on a GPU.
+        position = F.interpolate(self.position, size=grid, mode="bilinear", align_corners=False)
+        tokens = self.dropout(self.embed(x) + position).flatten(2).transpose(1, 2)  # (N, h·w, hidden)
+        return self.norm(self.layers(tokens)).transpose(1, 2).unflatten(2, grid)  # (N, hidden, h, w)
+
+
+class Layer(nn.Module):
+    """One layer of ViT (Dosovitskiy et al. 2021): attention, then a perceptron, each behind a norm and beside a shortcut."""
+
+    def __init__(self, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(hidden, eps=1e-6)
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.project = nn.Linear(hidden, hidden)
+        self.norm_mlp = nn.LayerNorm(hidden, eps=1e-6)
+        self.mlp = MLPBlock(hidden, 4 * hidden, dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (N, L, hidden) to tokens."""
+        qkv = self.qkv(self.norm_attention(tokens)).unflatten(-1, (3, _HEADS, -1))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, L, hidden / heads)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        tokens = tokens + self.project(mixed.transpose(1, 2).flatten(2))
+        return tokens + self.mlp(self.norm_mlp(tokens))
+
+
+class Up(nn.Module):
+    """One step of the cascaded upsampler: twice the size, joined with a skip where there is one, two convolutions."""
+
+    def __init__(self, n_in: int, n_skip: int, n_out: int) -> None:
+        super().__init__()
+        self.convs = TwoConv(2, n_in + n_skip, n_out, act=("relu", {"inplace": True}), norm="batch", bias=False)
+
+    def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
+        """The map at twice its size."""
+        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)  # as in the original
+        return self.convs(x if skip is None else torch.cat((x, skip), dim=1))
+
+
+def _stage(n_in: int, n_mid: int, *, n_blocks: int, stride: int) -> nn.Sequential:
+    first = Bottleneck(n_in, n_mid, stride)
+    return nn.Sequential(first, *(Bottleneck(4 * n_mid, n_mid, 1) for _ in range(n_blocks - 1)))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    """32 groups as in the original, fewer where a group would have a single channel, whose norm over one pixel is 0."""
+    return nn.GroupNorm(max(1, gcd(64, channels) // 2), channels, eps=1e-6)
+
+
+def _convolution(n_in: int, n_out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(n_in, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(True))
