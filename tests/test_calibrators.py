@@ -1,8 +1,8 @@
 """Post-hoc calibrators against grids, scipy, slow loops, and their laws."""
 
-import gc
 import json
 import math
+import re
 import weakref
 from functools import partial
 
@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal import calibrators
 from segcal.calibrators import CALIBRATORS, HIGHEST, LOWEST, fit, load, save
 from segcal.calibrators.fitting import divided
 from segcal.calibrators.local import first_weights, temperatures
@@ -98,7 +97,8 @@ def test_ts_is_where_scipy_and_a_grid_find_the_minimum(temperature, k):
 @pytest.mark.parametrize("temperature", [0.2, 0.7, 1.0, 2.0, 6.0])
 def test_ts_recovers_the_temperature_of_drawn_labels(temperature):
     logits = torch.randn(4, 3, 150, 150) * 3 * temperature
-    fitted = fit("ts", lambda: [(logits, drawn(logits, temperature), logits)])
+    labels = drawn(logits, temperature)
+    fitted = fit("ts", lambda: [(logits, labels, logits)])
     assert fitted.facts()["temperature"] == pytest.approx(temperature, rel=0.02)
 
 
@@ -135,13 +135,13 @@ def test_ts_takes_few_passes():
 
 def test_ts_converges_where_a_plain_newton_step_does_not():
     """A saturated softmax that is wrong at times: at T = 1 there is a slope and hardly any curvature."""
-    logits = torch.tensor([[30.0, 0.0]]).repeat(1000, 1)
+    logits = torch.tensor([[20.0, 0.0]]).repeat(1000, 1)
     labels = (torch.arange(1000) < 200).long()
     p = logits.double().softmax(1)[:, 0]
-    slope, curvature = 30 * (p.mean() - 0.8), (900 * p * (1 - p)).mean()
+    slope, curvature = 20 * (p.mean() - 0.8), (400 * p * (1 - p)).mean()
     assert 1 - slope / curvature < -1e6, "b = 1/T after a plain step: nonsense"
     facts = fit("ts", lambda: [(logits, labels, logits)]).facts()
-    assert facts["temperature"] == pytest.approx(30 / math.log(0.8 / 0.2), rel=1e-5)
+    assert facts["temperature"] == pytest.approx(20 / math.log(0.8 / 0.2), rel=1e-5)
     assert facts["warnings"] == []
     assert facts["passes"] <= 12
 
@@ -179,9 +179,7 @@ def test_ts_reports_a_temperature_that_runs_away(scale, kind, bound, words):
     facts = fit("ts", lambda: [(logits, labels, logits)]).facts()
     assert facts["temperature"] == pytest.approx(bound)
     assert len(facts["warnings"]) == 1
-    assert (
-        calibrators.temperature.re.search(words, facts["warnings"][0]) if False else words.split()[0] in facts["warnings"][0]
-    )
+    assert re.search(words, facts["warnings"][0])
     assert facts["passes"] <= 6
 
 
@@ -248,7 +246,7 @@ def test_lts_leaves_come_apart():
     assert (grad[4:7] == 0).all()
 
 
-def by_region(n=8, size=24):
+def by_region(n=40, size=24):
     """Left half over-confident, right half under-confident; the image tells which is which."""
     logits = torch.randn(n, 3, size, size) * 3
     logits = F.avg_pool2d(logits, 3, 1, 1) * 3
@@ -261,7 +259,7 @@ def by_region(n=8, size=24):
 
 def test_lts_finds_regions_where_ts_cannot():
     data, test = by_region(), by_region()
-    one, local = (fit(key, lambda: data, **settings) for key, settings in (("ts", {}), ("lts", {"epochs": 60, "lr": 0.01})))
+    one, local = (fit(key, lambda: data, **settings) for key, settings in (("ts", {}), ("lts", {"epochs": 30, "lr": 0.01})))
     assert nll(local, data) < nll(one, data) - 0.05
     assert nll(local, test) < nll(one, test) - 0.05
     logits, _, image = joined(test)
@@ -283,18 +281,16 @@ def test_lts_keeps_the_best_epoch_and_says_so():
 
 
 def test_lts_that_does_not_gain_changes_nothing():
-    """Right and certain already: every temperature is as good, and a huge rate makes the others worse."""
-    logits = torch.randn(2, 2, 12, 12).sign() * 5
+    """The one case without a gain: temperatures cannot help, and a huge rate throws them about."""
+    logits = torch.randn(2, 2, 12, 12)
     logits[:, 1] = -logits[:, 0]
-    labels = logits.argmax(1)
-    labels[0, :3] = 1 - labels[0, :3]
-    data = [(logits, labels, torch.rand(2, 1, 12, 12)), (-logits, labels, torch.rand(2, 1, 12, 12))]
-    fitted = fit("lts", lambda: [data[0]], epochs=1, lr=10.0)
+    labels, image = drawn(logits), torch.rand(2, 1, 12, 12)
+    fitted = fit("lts", lambda: [(logits, labels, image)], epochs=1, lr=10.0)
     facts = fitted.facts()
-    assert facts["nll_after"] <= facts["nll_before"]
-    if facts["best_epoch"] == 0:
-        assert "changes nothing" in facts["warnings"][0]
-        assert torch.equal(fitted(logits, data[0][2]), logits)
+    assert facts["best_epoch"] == 0
+    assert facts["nll_after"] == facts["nll_before"]
+    assert facts["warnings"] == ["no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"]
+    assert torch.equal(fitted(logits, image), logits)
 
 
 def test_lts_is_the_same_twice_and_leaves_the_callers_seed_alone():
@@ -352,7 +348,8 @@ def test_vs_reports_what_only_the_ridge_holds():
     logits = torch.randn(2, 3, 30, 30)
     separable = fit("vs", lambda: [(logits, logits.argmax(1), logits)])
     assert "separate the labels" in separable.facts()["warnings"][0]
-    absent = fit("vs", lambda: [(logits, drawn(logits[:, :2]), logits)])
+    labels = drawn(logits[:, :2])
+    absent = fit("vs", lambda: [(logits, labels, logits)])
     assert "class 2 has no voxel here" in absent.facts()["warnings"][0]
     for fitted in (separable, absent):
         json.dumps(fitted.facts(), allow_nan=False)
@@ -456,7 +453,6 @@ def test_batches_are_in_memory_one_at_a_time(key):
 
     def batches():
         for _ in range(6):
-            gc.collect()
             assert sum(ref() is not None for ref in alive) <= 1, "the one before last is gone"
             torch.manual_seed(len(alive) % 6)
             batch = example(n=2)[0]
@@ -509,7 +505,7 @@ def test_no_gradient_flows_and_inputs_stay(key):
 def test_any_number_of_axes(key):
     for shape in ((50, 3), (4, 3, 9), (2, 3, 4, 5, 6)):
         logits = torch.randn(shape) * 3
-        fitted = fit(key, lambda x=logits: [(x, drawn(x), x)])
+        fitted = fit(key, lambda x=logits, y=drawn(logits): [(x, y, x)])
         assert fitted(logits).shape == shape
     plane = torch.randn(2, 3, 5, 7)
     torch.testing.assert_close(fitted(plane).flatten(2), fitted(plane.flatten(2)))

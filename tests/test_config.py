@@ -1,6 +1,7 @@
 """Settings: TOML, overrides and flags make one checked model; mistakes are named."""
 
 import pytest
+
 from segcal.config import RunSettings, run_settings
 from segcal.types import UserError
 

@@ -6,12 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from matplotlib.contour import QuadContourSet
 
 from segcal.data import inspect
 from segcal.data.catalog import DATASETS, source_of
 from segcal.data.images import Grid, restored
 from segcal.data.layouts import LAYOUTS, write_layout
 from segcal.data.prepare import prepare
+from segcal.figures import contact_sheet
 from segcal.store import IGNORED, open_cases, sha256
 from segcal.types import UserError
 
@@ -299,3 +301,21 @@ def test_damaged_sets_are_not_opened(tmp_path):
     (tmp_path / "cases.json").write_text('{"format": 99}')
     with pytest.raises(UserError, match="has format 99"):
         open_cases(tmp_path)
+
+
+def test_contact_sheets_show_the_middle_of_the_labelled_slices(tmp_path):
+    cases = prepare("mine", raw("msd", tmp_path / "raw"), tmp_path / "cases").cases
+    chosen = inspect.middle_slices(cases, 3)
+    assert [id for id, _, _ in chosen] == [cases.ids[0], cases.ids[4], cases.ids[7]]
+    for id, image, label in chosen:
+        labelled = cases.case(id)["foreground_slices"]
+        z = labelled[len(labelled) // 2]
+        np.testing.assert_array_equal(label, cases.label(id)[z])
+        np.testing.assert_array_equal(image, cases.image(id)[z, 0])
+    figure = contact_sheet(chosen, cases.classes, cases.info["colours"], "sheet")
+    image, label = chosen[0][1:]
+    outlines = [c for c in figure.axes[0].collections if isinstance(c, QuadContourSet)]
+    assert len(outlines) == len(set(np.unique(label)) - {0})
+    (path,) = outlines[0].get_paths()
+    assert path.contains_points(np.argwhere(label == 1)[:, ::-1]).mean() > 0.9
+    assert path.contains_points(np.argwhere(label == 0)[:, ::-1]).mean() < 0.1

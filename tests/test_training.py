@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler

@@ -74,7 +74,8 @@ def divided(logits: Tensor, temperature: Tensor) -> Tensor:
     (tensor([0]), tensor([1]))
     """
     limit = torch.finfo(logits.dtype)
-    out = (logits.to(widest(logits)) / temperature).clamp_(limit.min, limit.max).to(logits.dtype)
+    floor = limit.min * (1 - 4 * limit.eps)  # with room for that step
+    out = (logits.to(widest(logits)) / temperature).clamp_(floor, limit.max).to(logits.dtype)
     top = out.amax(1, keepdim=True)
     lost = (out == top) & (logits < logits.amax(1, keepdim=True))
     if not lost.any():
