@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from segcal.calibrators import CALIBRATORS, HIGHEST, LOWEST, fit, load, save
 from segcal.calibrators.fitting import divided
 from segcal.calibrators.local import first_weights, temperatures
+from segcal.calibrators.temperature import _sums
 from segcal.types import IGNORE, UserError
 
 ROWS = pytest.mark.parametrize("key", CALIBRATORS)
@@ -116,6 +117,17 @@ def test_ts_ignores_what_is_common_to_all_classes():
     shifted = [(x + 50 * torch.randn(len(x), 1, *x.shape[2:]), y, i) for x, y, i in data]
     one, other = (fit("ts", lambda d=d: d).facts()["temperature"] for d in (data, shifted))
     assert other == pytest.approx(one, rel=1e-4)
+
+
+def test_ts_derivatives_are_those_of_its_value():
+    """By finite differences in float64; and the NLL is convex in 1/T, so the curvature is never negative."""
+    data = [(x.double(), y, i) for x, y, i in example()]
+    for b in (0.05, 0.3, 1.0, 4.0, 20.0):
+        h = 1e-4 * b
+        low, (nll, slope, curvature, _), high = (_sums(lambda: data, at)[1].tolist() for at in (b - h, b, b + h))
+        assert slope == pytest.approx((high[0] - low[0]) / (2 * h), rel=1e-5, abs=1e-5 * abs(nll))
+        assert curvature == pytest.approx((high[1] - low[1]) / (2 * h), rel=1e-5)
+        assert curvature > 0
 
 
 def test_ts_takes_few_passes():
@@ -423,15 +435,14 @@ def test_streaming_gives_what_one_batch_gives(key):
             torch.testing.assert_close(many.tensors()[name], value, rtol=1e-6, atol=1e-8)
 
 
-@ROWS
-def test_chunks_give_what_the_whole_gives(key, monkeypatch):
+@pytest.mark.parametrize("key", ["ts", "vs"])
+@pytest.mark.parametrize("chunk", [20, 1000, 3000])
+def test_chunks_give_what_the_whole_gives(key, chunk, monkeypatch):
     data = example()
-    whole = fit(key, lambda: data, **QUICK[key]).tensors()
-    for chunk in (1, 100, 3000):
-        monkeypatch.setattr("segcal.calibrators.fitting.CHUNK", chunk)
-        if key == "lts" or chunk > 1:
-            for name, value in fit(key, lambda: data, **QUICK[key]).tensors().items():
-                torch.testing.assert_close(value, whole[name], rtol=1e-6, atol=1e-8)
+    whole = fit(key, lambda: data).tensors()
+    monkeypatch.setattr("segcal.calibrators.fitting.CHUNK", chunk)
+    for name, value in fit(key, lambda: data).tensors().items():
+        torch.testing.assert_close(value, whole[name], rtol=1e-6, atol=1e-8)
 
 
 @ROWS
@@ -505,7 +516,8 @@ def test_no_gradient_flows_and_inputs_stay(key):
 def test_any_number_of_axes(key):
     for shape in ((50, 3), (4, 3, 9), (2, 3, 4, 5, 6)):
         logits = torch.randn(shape) * 3
-        fitted = fit(key, lambda x=logits, y=drawn(logits): [(x, y, x)])
+        labels = drawn(logits)
+        fitted = fit(key, lambda x=logits, y=labels: [(x, y, x)])
         assert fitted(logits).shape == shape
     plane = torch.randn(2, 3, 5, 7)
     torch.testing.assert_close(fitted(plane).flatten(2), fitted(plane.flatten(2)))
@@ -514,7 +526,7 @@ def test_any_number_of_axes(key):
 @ROWS
 def test_small_slices_and_single_voxels(key):
     for size in ((1, 1), (2, 3), (4, 9), (5, 5)):
-        data = example(n=4, size=(max(size[0], 1), size[1]))
+        data = example(n=4, size=size)
         for _, labels, _ in data:
             labels[labels == IGNORE] = 0
         fitted = fit(key, lambda d=data: d, **QUICK[key])

@@ -223,7 +223,7 @@ def test_colour_images_as_three_channels(tmp_path):
 
 
 def test_acdc_as_downloaded(tmp_path):
-    """`testing/` and macOS's left-overs are left alone; frames are found without Info.cfg; broken patients can be skipped."""
+    """`testing/` and macOS's left-overs are left alone, frames are found without Info.cfg, broken ones can be skipped."""
     root = tmp_path / "acdc"
     write_layout("acdc", root, n_cases=12, size=SIZE)
     shutil.copytree(root / "training" / "patient001", root / "testing" / "patient101")

@@ -124,18 +124,28 @@ def motion(image: Tensor, severity: float, generator: Generator) -> Tensor:
 
 
 def bias_field(image: Tensor, severity: float, generator: Generator) -> Tensor:
-    """A smooth factor exp(field), as of a coil's sensitivity: a random cubic over the volume, the same in all channels."""
-    slices, _, rows, columns = (torch.linspace(-1, 1, n) if n > 1 else torch.zeros(1) for n in image.shape)
-    field = torch.zeros(len(slices), len(rows), len(columns))
-    for i in range(4):
-        for j in range(4 - i):
-            for k in range(4 - i - j):
-                if i + j + k:  # a constant would only be a gain
-                    term = slices[:, None, None] ** i * rows[:, None] ** j * columns**k
-                    field += torch.randn((), generator=generator) * term
-    field -= field.mean()
-    field *= severity / field.abs().max().clamp_min(1e-6)
+    """A smooth factor exp(field), as of a coil's sensitivity, the same in all channels.
+
+    The field is a random sum of cosines, at most three half-waves over the volume in all; a polynomial would put
+    nearly all of it into the corners.
+    """
+    n_slices, _, height, width = image.shape
+    slices, rows, columns = (_half_waves(n) for n in (n_slices, height, width))
+    field = torch.zeros(n_slices, height, width)
+    for i, along_slices in enumerate(slices):
+        for j, along_rows in enumerate(rows):
+            for k, along_columns in enumerate(columns):
+                if 1 <= i + j + k <= 3:  # a constant would only be a gain
+                    wave = along_slices[:, None, None] * along_rows[:, None] * along_columns
+                    field += torch.randn((), generator=generator) * wave
+    field *= severity / field.abs().max().clamp_min(1e-6)  # all 0 if there is but one voxel
     return image * field.exp().unsqueeze(1).to(image)  # (D, 1, H, W)
+
+
+def _half_waves(size: int) -> list[Tensor]:
+    """Up to four cosines over a line: none, one, two and three half-waves, as many as its voxels can tell apart."""
+    middles = (torch.arange(size) + 0.5) / size
+    return [torch.cos(math.pi * i * middles) for i in range(min(4, size))]
 
 
 def gamma(image: Tensor, severity: float, generator: Generator) -> Tensor:
@@ -175,9 +185,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "bias_field": Corruption(
         bias_field, "Bias field", "largest |log factor|", (0, 0.1, 0.2, 0.3, 0.5, 0.7), allowed=(0, 10)
     ),
-    "gamma": Corruption(gamma, "Gamma", "exponent", (1, 1.2, 1.5, 2, 2.5, 3), neutral=1, allowed=(0.05, 20)),
+    "gamma": Corruption(gamma, "Gamma", "exponent", (1, 1.1, 1.2, 1.3, 1.4, 1.5), neutral=1, allowed=(0.05, 20)),
     "low_resolution": Corruption(
         low_resolution, "Thick slices", "slices made one", (1, 1.5, 2, 3, 4, 5), neutral=1, allowed=(1, 1000)
     ),
-    "spikes": Corruption(spikes, "k-space spikes", "amplitude, intensities in [0, 1]", (0, 0.02, 0.05, 0.1, 0.15, 0.2)),
+    "spikes": Corruption(spikes, "k-space spikes", "amplitude, intensities in [0, 1]", (0, 0.02, 0.04, 0.06, 0.08, 0.1)),
 }

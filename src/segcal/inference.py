@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -74,7 +75,7 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
     network = build_network(chosen.network.name, len(data["channels"]), len(data["classes"]) + 1, **chosen.network.settings)
     try:
         network.load_state_dict(load_file(root / "checkpoints" / "best.safetensors"))
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot load the weights of {root} ({reason}); train it again with --again") from None
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

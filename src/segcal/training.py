@@ -6,10 +6,12 @@ was killed goes on to the very result it would have had.
 
 from __future__ import annotations
 
+import logging
 import resource
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +51,7 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
         if info["status"] == "finished":
             return info
     keep_pages()
+    _quieten()
     info = {"id": identity(), "status": "running", "settings": settings.model_dump(mode="json"), "data": facts(cases)}
     info |= {"frame": list(slices.shape), "versions": versions()}
     if first and not (out / "run.json").is_file():
@@ -69,6 +72,13 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
         }
         write_json(out / "run.json", info)
     return info
+
+
+def _quieten() -> None:
+    """Leave out what Lightning says to its developers and advertises to its users."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*(LeafSpec|num_workers|log_every_n_steps).*")
 
 
 def facts(cases: CaseSet) -> dict[str, Any]:

@@ -1,0 +1,341 @@
+"""From a trained run to scores, calibrated scores and predictions."""
+
+import csv
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+import torch
+
+from segcal import metrics
+from segcal.config import run_settings
+from segcal.data.images import Grid
+from segcal.data.layouts import write_layout
+from segcal.data.prepare import prepare
+from segcal.data.slices import Slices, volume
+from segcal.evaluation import evaluate
+from segcal.inference import open_run, volume_logits
+from segcal.posthoc import cache_logits, calibrate
+from segcal.prediction import grouped, predict, summary
+from segcal.store import read_run, write_json
+from segcal.training import train
+from segcal.types import UserError
+
+
+def trained(cases, out, *overrides):
+    small = ["network.width=4", "training.epochs=6", "training.lr=0.01", *overrides]
+    train(run_settings({"data": str(cases.root)}, overrides=small), out, progress=False)
+    return open_run(out)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return prepare("phantom", to=tmp_path_factory.mktemp("cases"), n_cases=10, shape=(5, 32, 28)).cases
+
+
+@pytest.fixture(scope="module")
+def first(cases, tmp_path_factory):
+    return trained(cases, tmp_path_factory.mktemp("runs") / "ce")
+
+
+@pytest.fixture
+def run(first, tmp_path):
+    """A copy, so that tests may write into it."""
+    shutil.copytree(first.root, tmp_path / "ce")
+    return open_run(tmp_path / "ce")
+
+
+def rows(run):
+    with (run.root / "scores.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def pick(table, **what):
+    return [float(row["value"]) for row in table if all(row[key] == value for key, value in what.items())]
+
+
+# Inference ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_volume_is_seen_as_in_training(tmp_path):
+    """Slices smaller than the largest are framed as the training set frames them, so the logits agree to the bit."""
+    write_layout("hippocampus", tmp_path / "raw", n_cases=6, size=(4, 40, 37))
+    for path in sorted((tmp_path / "raw").glob("*Tr/*_00[34].nii.gz")):
+        image = sitk.ReadImage(str(path))
+        sitk.WriteImage(image[:30, :29, :], str(path))
+    cases = prepare("hippocampus", tmp_path / "raw", tmp_path / "cases").cases
+    run = trained(cases, tmp_path / "run", "training.epochs=1")
+    slices = Slices(cases, "train")
+    assert tuple(run.info["frame"]) == slices.shape == (40, 37)
+    small = next(id for id in cases.split("train") if cases.label(id).shape[1:] == (29, 30))
+    start = sum(cases.label(id).shape[0] for id in cases.split("train")[: cases.split("train").index(small)])
+    batch = torch.stack([slices[start + i][0] for i in range(4)])
+    with torch.inference_mode():
+        seen = run.network(batch.contiguous(memory_format=torch.channels_last))[:, :, :29, :30]
+    torch.testing.assert_close(run.logits(volume(cases, small)[0]), seen)
+
+
+def test_logits_do_not_depend_on_how_slices_are_grouped(first, cases):
+    image = volume(cases, cases.ids[0])[0]
+    whole = first.logits(image)
+    assert whole.shape == (5, 4, 32, 28)
+    single = torch.cat([first.logits(part) for part in image.split(1)])
+    torch.testing.assert_close(single, whole, rtol=1e-4, atol=1e-4)
+    with torch.inference_mode():
+        torch.testing.assert_close(volume_logits(first.network, image, (32, 28)), whole)
+
+
+def test_only_finished_runs_are_opened(run):
+    with pytest.raises(UserError, match="is not a run"):
+        open_run(run.root / "nowhere")
+    write_json(run.root / "run.json", read_run(run.root) | {"status": "running"})
+    with pytest.raises(UserError, match="is not finished"):
+        open_run(run.root)
+
+
+def test_damaged_weights_are_named(run):
+    (run.root / "checkpoints" / "best.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="cannot load the weights of"):
+        open_run(run.root)
+
+
+# Evaluation -----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_metrics(run, cases):
+    evaluate(run)
+    table = rows(run)
+    columns = ["run", "dataset", "network", "method", "setting", "split", "corruption", "calibrator"]
+    assert list(table[0]) == [*columns, "case", "class", "metric", "value"]
+    total = 0
+    for id in cases.split("test"):
+        image, label = volume(cases, id)
+        logits = run.logits(image)
+        bins = metrics.reliability(logits, label)
+        total = total + bins
+        dice = metrics.dice(metrics.label_map(logits), label, n_classes=4)
+        found = metrics.surfaces(metrics.label_map(logits), label, n_classes=4, spacing=cases.case(id)["spacing"])
+        for k, name in enumerate(cases.classes):
+            assert pick(table, case=id, metric="dice", **{"class": name}) == pytest.approx([dice[k].item()], nan_ok=True)
+            assert pick(table, case=id, metric="hd95", **{"class": name}) == pytest.approx(
+                [metrics.hd95(found)[k].item()], nan_ok=True
+            )
+        assert pick(table, case=id, metric="dice", **{"class": "mean"}) == pytest.approx([dice.nanmean().item()])
+        assert pick(table, case=id, metric="ece", **{"class": "all"}) == pytest.approx([metrics.ece(bins).item()])
+        assert len(pick(table, case=id, metric="cece")) == 5  # all, and each of four classes
+    assert pick(table, case="pooled", metric="ece") == pytest.approx([metrics.ece(total).item()])
+    (entry,) = json.loads((run.root / "bins.json").read_text())["entries"]
+    assert entry["top"]["count"] == total.top.count.tolist()
+    assert np.array(entry["mean_logits"]).shape == (4, 4)
+    assert sum(entry["voxels"]) == sum(cases.label(id).size for id in cases.split("test"))
+
+
+def test_mean_logits_are_per_true_class(run, cases):
+    evaluate(run)
+    (entry,) = json.loads((run.root / "bins.json").read_text())["entries"]
+    pairs = [(run.logits(volume(cases, id)[0]), volume(cases, id)[1]) for id in cases.split("test")]
+    for k in range(4):
+        chosen = torch.cat([x.movedim(1, -1)[y == k] for x, y in pairs]).double().mean(0)
+        torch.testing.assert_close(torch.tensor(entry["mean_logits"][k], dtype=torch.float64), chosen)
+
+
+def test_what_is_scored_is_not_scored_again(run, monkeypatch):
+    before = evaluate(run)
+    text = (run.root / "scores.csv").read_text()
+    monkeypatch.setattr("segcal.inference.volume_logits", None)
+    again = evaluate(run)
+    assert (run.root / "scores.csv").read_text() == text
+    assert [row["metric"] for row in again] == [row["metric"] for row in before]
+
+
+def test_corruption_is_seeded_per_case_and_hurts(run):
+    clean = evaluate(run)
+    noisy = evaluate(run, corruption="gaussian_noise:0.3")
+    assert str(evaluate(run, corruption="gaussian_noise:0.3", again=True)) == str(noisy)  # NaN is not equal to itself
+    mean = [np.nanmean(pick(table, metric="dice", **{"class": "mean"})) for table in (clean, noisy)]
+    assert mean[1] < mean[0]
+    assert {row["corruption"] for row in rows(run)} == {"", "gaussian_noise:0.3"}
+    with pytest.raises(UserError, match="unknown corruption"):
+        evaluate(run, corruption="snow:3")
+
+
+def test_changed_data_are_refused(run):
+    info = read_run(run.root)
+    info["data"]["checksum"] = "other"
+    write_json(run.root / "run.json", info)
+    with pytest.raises(UserError, match="has changed since"):
+        evaluate(open_run(run.root))
+
+
+def test_regions_and_classes_are_both_scored_and_named(tmp_path):
+    write_layout("brats", tmp_path / "raw", n_cases=6, size=(4, 28, 28))
+    cases = prepare("brats", tmp_path / "raw", tmp_path / "cases").cases
+    run = trained(cases, tmp_path / "run", "training.epochs=2")
+    table = [{k: str(v) for k, v in row.items()} for row in evaluate(run)]
+    id = cases.split("test")[0]
+    image, label = volume(cases, id)
+    pred = metrics.label_map(run.logits(image))
+    core = [torch.isin(x, torch.tensor([1, 3])).long() for x in (pred, label)]
+    expected = metrics.dice(*core, n_classes=2).item()
+    assert pick(table, case=id, metric="dice", **{"class": "TC (region)"}) == pytest.approx([expected], nan_ok=True)
+    names = {row["class"] for row in table}
+    assert {"NCR", "ED", "ET", "mean", "TC (region)", "ET (region)", "WT (region)", "mean (region)"} <= names
+
+
+def test_single_slices_have_distances_in_the_plane(tmp_path):
+    write_layout("busi", tmp_path / "raw", n_cases=6, size=(4, 40, 40))
+    cases = prepare("busi", tmp_path / "raw", tmp_path / "cases", size=(40, 40)).cases
+    run = trained(cases, tmp_path / "run", "training.epochs=40")
+    table = evaluate(run)
+    found = [row["value"] for row in table if row["metric"] == "asd" and row["class"] == "tumour"]
+    assert any(not math.isnan(value) and value > 0 for value in found)
+
+
+# Calibration ----------------------------------------------------------------------------------------------------------
+
+
+def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, monkeypatch):
+    seen = []
+    real = volume
+
+    def watched(cases, id):
+        seen.append(id)
+        return real(cases, id)
+
+    monkeypatch.setattr("segcal.posthoc.volume", watched)
+    facts = calibrate(run, ["ts", "lts", "vs"])
+    assert set(seen) == set(cases.split("val"))
+    table = rows(run)
+    assert {row["calibrator"] for row in table} == {"", "ts", "lts", "vs"}
+    assert {row["split"] for row in table} == {"test"}
+    assert {row["case"] for row in table} == {"pooled", *cases.split("test")}
+    for name in ("ts", "lts"):
+        assert pick(table, calibrator=name, metric="dice") == pytest.approx(
+            pick(table, calibrator="", metric="dice"), nan_ok=True
+        )
+    assert pick(table, calibrator="ts", metric="nll") != pick(table, calibrator="", metric="nll")
+    assert set(facts) == {"ts", "lts", "vs"}
+    assert not list(run.root.glob(".logits-*"))
+    before = len(seen)
+    calibrate(run, ["ts"])
+    assert len(seen) == before
+
+
+def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
+    calibrate(run, ["ts"])
+    before, after = (evaluate(run, split="val", calibrator=name) for name in ("", "ts"))
+    both = []
+    for id in cases.split("val"):
+        image, label = volume(cases, id)
+        both.append([torch.nn.functional.cross_entropy(x, label).item() for x in (run.logits(image),)])
+    assert len(before) == len(after)
+    batches = cache_logits(run, cases, tmp_path)
+    assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
+
+
+def test_a_calibrator_of_another_run_is_refused(run, first, cases, tmp_path):
+    calibrate(run, ["ts"])
+    other = trained(cases, tmp_path / "other", "seed=1", "training.epochs=1")
+    shutil.copytree(run.root / "calibrators", other.root / "calibrators")
+    with pytest.raises(UserError, match="run"):
+        evaluate(other, calibrator="ts")
+    with pytest.raises(UserError, match="unknown calibrator 'tss'; choose one of ts, lts, vs"):
+        calibrate(run, ["tss"])
+    with pytest.raises(UserError, match="no fitted calibrator"):
+        evaluate(run, calibrator="vs")
+
+
+# Prediction -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(tmp_path):
+    write_layout("msd", tmp_path / "new", n_cases=2, seed=9, size=(5, 32, 28))
+    return sorted((tmp_path / "new" / "imagesTr").iterdir())
+
+
+def test_predictions_lie_where_their_image_lies(run, images, tmp_path):
+    calibrate(run, ["ts"])
+    done = predict(run, images, tmp_path / "out", calibrator="ts", probabilities=True)
+    assert set(done) == {"phantom_000", "phantom_001"}
+    for path in images:
+        name = path.name.split(".")[0]
+        image = sitk.ReadImage(str(path))
+        seg, conf = (sitk.ReadImage(str(tmp_path / "out" / f"{name}_{kind}.nii.gz")) for kind in ("seg", "confidence"))
+        assert Grid.of(seg).close_to(Grid.of(image))
+        assert Grid.of(conf).close_to(Grid.of(image))
+        probs = np.stack(
+            [sitk.GetArrayFromImage(sitk.ReadImage(str(p))) for p in sorted((tmp_path / "out").glob(f"{name}_prob_*"))]
+        )
+        np.testing.assert_allclose(probs.sum(0), 1, atol=1e-4)
+        np.testing.assert_array_equal(sitk.GetArrayFromImage(seg), probs.argmax(0))
+        np.testing.assert_allclose(sitk.GetArrayFromImage(conf), probs.max(0), atol=1e-6)
+        about = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        millilitres = np.prod(image.GetSpacing()) / 1000
+        body = about["classes"]["body"]
+        assert body["ml"] == pytest.approx((probs.argmax(0) == 1).sum() * millilitres, abs=1e-3)
+        assert body["expected_ml"] == pytest.approx(probs[1].sum() * millilitres, rel=1e-3)
+        low, high = body["interval_90_ml"]
+        assert low <= body["expected_ml"] <= high
+
+
+def test_a_prepared_case_is_predicted_as_it_is_evaluated(tmp_path):
+    """Through resizing and back: the label map agrees with the reference as well as the evaluation says."""
+    write_layout("acdc", tmp_path / "raw", n_cases=12, size=(4, 40, 36))
+    cases = prepare("acdc", tmp_path / "raw", tmp_path / "cases", size=(48, 48)).cases
+    run = trained(cases, tmp_path / "run")
+    id = cases.split("test")[0]
+    path = next(tmp_path.glob(f"raw/training/*/{id}.nii.gz"))
+    predict(run, [path], tmp_path / "out")
+    seg = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "out" / f"{id}_seg.nii.gz")))
+    truth = sitk.GetArrayFromImage(sitk.ReadImage(str(path).replace(".nii.gz", "_gt.nii.gz")))
+    here = metrics.dice(torch.from_numpy(seg).long(), torch.from_numpy(truth).long(), n_classes=4)
+    table = [{k: str(v) for k, v in row.items()} for row in evaluate(run)]
+    there = [pick(table, case=id, metric="dice", **{"class": name})[0] for name in cases.classes]
+    np.testing.assert_allclose(np.nan_to_num(here.numpy()), np.nan_to_num(there), atol=0.08)
+
+
+def test_turned_images_come_back_turned(run, images, tmp_path):
+    image = sitk.ReadImage(str(images[0]))
+    turned = tmp_path / "turned.nii.gz"
+    sitk.WriteImage(sitk.DICOMOrient(image, "PIL"), str(turned))
+    predict(run, [images[0], turned], tmp_path / "out")
+    one, two = (sitk.ReadImage(str(tmp_path / "out" / f"{name}_seg.nii.gz")) for name in ("phantom_000", "turned"))
+    assert Grid.of(two).close_to(Grid.of(sitk.ReadImage(str(turned))))
+    same = sitk.GetArrayFromImage(
+        sitk.Resample(two, one, sitk.Transform(), sitk.sitkNearestNeighbor)
+    ) == sitk.GetArrayFromImage(one)
+    assert same.mean() > 0.99
+
+
+def test_channels_are_gathered_and_counted(run, images, tmp_path):
+    both = tmp_path / "both_0000.nii.gz", tmp_path / "both_0001.nii.gz"
+    for path in both:
+        shutil.copy(images[0], path)
+    assert list(grouped([*both], 2)) == ["both"]
+    with pytest.raises(UserError, match="has 2 files .* where this run needs 1 channels"):
+        predict(run, both, tmp_path / "out")
+    four = tmp_path / "four.nii.gz"
+    image = sitk.ReadImage(str(images[0]))
+    sitk.WriteImage(sitk.JoinSeries([image, image]), str(four))
+    with pytest.raises(UserError, match="is 4D with 2 volumes where one 3D volume is expected"):
+        predict(run, [four], tmp_path / "out")
+    with pytest.raises(UserError, match="missing"):
+        predict(run, [tmp_path / "none.nii.gz"], tmp_path / "out")
+
+
+def test_summaries_count_what_they_say():
+    probs = np.zeros((2, 2, 2, 2), np.float32)
+    probs[1] = [[[0.99, 0.6], [0.6, 0.1]], [[0.0, 0.0], [0.0, 0.02]]]
+    probs[0] = 1 - probs[1]
+    about = summary(probs, ("x",), (10.0, 10.0, 10.0))
+    assert about["classes"]["x"] == {"voxels": 3, "ml": 3.0, "expected_ml": 2.31, "interval_90_ml": [1.0, 4.0]}
+    assert about["mean_confidence"] == pytest.approx(0.73)
+    assert about["unsure_share"] == pytest.approx(2 / 3, abs=1e-3)
+    assert (
+        summary(probs[::-1] * 0 + np.array([1, 0], np.float32)[:, None, None, None], ("x",), (1, 1, 1))["unsure_share"]
+        is None
+    )
