@@ -22,7 +22,7 @@ format: .venv/dev  ## put the style right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/bench  ## measure against the peers (about 5 minutes) and renew docs/performance.md
+bench: .venv/bench  ## measure against the peers (about 10 minutes) and renew docs/performance.md
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove the virtual environment and caches

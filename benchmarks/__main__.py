@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import calibration, losses, slices, surface
+from benchmarks import calibration, losses, pipeline, settings, slices, surface
 from benchmarks.measure import HEAD, Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -34,14 +34,15 @@ def markdown(rows: list[Row]) -> str:
 def main() -> int:
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (losses, calibration, surface, slices):
+    for module in (losses, calibration, surface, slices, pipeline, settings):
         print(f"== {module.__name__}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         for row in module.rows():
             what, against, value, reach, reached, detail = row.cells()
-            print(f"{what:45} {against:28} {value:>9} {reach:>9}  {reached:4} {detail}", flush=True)
+            print(f"{what:52} {against:30} {value:>9} {reach:>9}  {reached:4} {detail}", flush=True)
             rows.append(row)
     versions = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "torchmetrics", "monai", "netcal", "medpy", "scipy", "h5py")
+        f"{name} {version(name)}"
+        for name in ("torch", "torchmetrics", "monai", "netcal", "medpy", "scipy", "h5py", "lightning", "fiducio")
     )
     machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, no GPU"
     PAGE.write_text(PAGE_TEXT.format(table=markdown(rows), versions=versions, machine=machine))

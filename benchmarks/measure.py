@@ -30,8 +30,8 @@ class Row:
         return self.value <= self.reach
 
     def cells(self) -> tuple[str, ...]:
-        limit = f"≤ {self.reach:g}{self.unit}"
-        return (self.what, self.against, f"{self.value:.2g}{self.unit}", limit, "yes" if self.reached else "NO", self.detail)
+        limit = f"≤ {self.reach:.3g}{self.unit}"
+        return (self.what, self.against, f"{self.value:.3g}{self.unit}", limit, "yes" if self.reached else "NO", self.detail)
 
 
 HEAD = ("what", "against", "measured", "reach", "reached", "median times or sizes")

@@ -15,9 +15,10 @@ def segcal(*args, cwd=None, **env):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | env, check=False)
 
 
-@pytest.mark.parametrize(
-    "verb", [(), ("prepare",), ("phantom",), ("inspect",), ("download",), ("list",), ("list", "datasets")]
-)
+VERBS = ("prepare", "phantom", "inspect", "download", "train", "evaluate", "calibrate", "predict", "list")
+
+
+@pytest.mark.parametrize("verb", [(), *((verb,) for verb in VERBS), ("list", "datasets")])
 def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
     code = (
         "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n"
@@ -25,7 +26,7 @@ def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
     )
     done = subprocess.run([sys.executable, "-c", code, *verb, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    assert done.stdout.strip().splitlines()[-1].strip().startswith("Example: segcal ")
+    assert " Example: segcal " in " ".join(done.stdout.strip().splitlines()[-2:])
     assert done.stderr.strip() == "[]"
 
 
@@ -66,7 +67,10 @@ def test_a_phantom_in_an_official_layout(tmp_path):
         (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected numbers with commas"),
         (("prepare", "phantom", "--shape", "1,3"), "segcal: expected three numbers"),
         (("phantom", "acdd", "--to", "x"), "segcal: unknown layout 'acdd'; choose one of acdc, brats"),
-        (("phantom", "acdc", "--to", ".."), "segcal: .. is not empty; choose a new folder with --to"),
+        (("phantom", "acdc", "--to", ".."), "segcal: .. is not an empty folder; choose a new one with --to"),
+        (("train", "nowhere"), "segcal: nowhere is not a prepared data set"),
+        (("train", "x", "--set", "training.epoch=3"), "segcal: unknown setting 'training.epoch'; did you mean"),
+        (("evaluate", "nowhere"), "segcal: nowhere is not a run"),
         (("inspect", "nowhere"), "segcal: nowhere is not a prepared data set"),
         (("download", "acdc"), "segcal: acdc has no open address; ask for access at https://www.creatis"),
         (("download", "acdx"), "segcal: unknown data set 'acdx'; choose one of acdc"),
@@ -79,6 +83,29 @@ def test_user_errors_are_one_sentence_and_exit_2(tmp_path, args, message):
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_from_data_to_prediction(tmp_path):
+    """Results to standard output, progress to standard error, files where the user said."""
+    write_layout("msd", tmp_path / "raw", n_cases=6, size=(4, 24, 24))
+    assert segcal("prepare", "mine", "--from", "raw", cwd=tmp_path).returncode == 0
+    small = ("--set", "network.width=2", "--epochs", 2, "--json")
+    done = segcal("train", "cases/mine", "--loss", "mbls", "--set", "loss.margin=5", *small, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    info = json.loads(done.stdout)
+    assert info["folder"] == "runs/mine-unet-mbls-margin5-s0"
+    run = tmp_path / info["folder"]
+    scores = json.loads(segcal("evaluate", run, "--noise-series", "--json", cwd=tmp_path).stdout)
+    assert list(scores) == ["clean", *(f"gaussian_noise:0.0{i}" for i in range(1, 6))]
+    fits = json.loads(segcal("calibrate", run, "--with", "ts", "--json", cwd=tmp_path).stdout)
+    assert fits["fits"]["ts"]["temperature"] > 0
+    assert fits["scores"]["before"]["dice"] == fits["scores"]["ts"]["dice"]
+    image = next((tmp_path / "raw" / "imagesTr").iterdir())
+    said = segcal("predict", run, image, "-o", "out", "--calibrator", "ts", "--json", cwd=tmp_path)
+    assert set(json.loads(said.stdout)) == {image.name.split(".")[0]}
+    assert len(list((tmp_path / "out").iterdir())) == 3
+    again = segcal("train", "cases/mine", "--loss", "mbls", "--set", "loss.margin=5", *small, cwd=tmp_path)
+    assert json.loads(again.stdout) == info
 
 
 def test_lists():

@@ -153,15 +153,11 @@ def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict
 
 def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     """Per true class (K rows): the summed logits, and in the last column the number of voxels."""
-    n_classes = logits.shape[1]
-    flat = logits.movedim(1, 0).reshape(n_classes, -1).double()  # (K, V)
-    truth = label.reshape(-1)
-    kept = truth != IGNORE
-    sums = torch.zeros(n_classes, n_classes + 1, dtype=torch.float64)
-    for k in range(n_classes):
-        sums[:, k] = torch.bincount(truth[kept], flat[k][kept], n_classes)
-    sums[:, -1] = torch.bincount(truth[kept], minlength=n_classes)
-    return sums
+    member = torch.stack([(label == k).flatten(1) for k in range(logits.shape[1])], 1).to(logits.dtype)  # (D, K, V)
+    sums = torch.bmm(
+        member, logits.flatten(2).transpose(1, 2)
+    )  # (D, true class, logit): short float32 sums, added in float64
+    return torch.cat([sums.double().sum(0), member.sum(2).double().sum(0).unsqueeze(1)], 1)
 
 
 def _write_bins(path: Path, what: dict[str, str], total: Reliability, sums: Tensor, classes: tuple[str, ...]) -> None:

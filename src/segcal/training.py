@@ -110,7 +110,7 @@ def _trainer(settings: RunSettings, out: Path, progress: bool) -> L.Trainer:
     if progress:
         from lightning.pytorch.callbacks import RichProgressBar
 
-        callbacks.append(RichProgressBar(refresh_rate=10))
+        callbacks.append(RichProgressBar(refresh_rate=10, console_kwargs={"stderr": True}))
     return L.Trainer(
         accelerator=machine.accelerator,
         devices=machine.devices,

@@ -22,8 +22,9 @@ def confusion(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int
     """
     check_label_maps(pred, labels, n_classes, ignore_index)
     pred, labels = pred.reshape(-1).long(), labels.reshape(-1).long()
-    cell = (pred * n_classes + labels)[labels != ignore_index]
-    return torch.bincount(cell, minlength=n_classes**2).reshape(n_classes, n_classes)
+    n_cells = n_classes**2
+    cell = torch.where(labels == ignore_index, n_cells, pred * n_classes + labels)  # the ignored go into a cell of their own
+    return torch.bincount(cell, minlength=n_cells + 1)[:n_cells].reshape(n_classes, n_classes)
 
 
 def dice(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IGNORE) -> Tensor:

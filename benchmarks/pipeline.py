@@ -1,0 +1,164 @@
+"""Training, evaluation and post-hoc fitting against a bare loop, the network's own inference, and other ways to fit."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fiducio
+import lightning as L
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from benchmarks.calibration import volume as scored_volume
+from benchmarks.measure import Row, time_row, times
+from segcal import calibrators, training
+from segcal.config import RunSettings, run_settings
+from segcal.data.prepare import prepare
+from segcal.evaluation import _case_rows, _logit_sums
+from segcal.hardware import channels_last, keep_pages
+from segcal.inference import Run, volume_logits
+from segcal.losses import Criterion
+from segcal.metrics import reliability
+from segcal.networks import build_network
+from segcal.store import CaseSet, open_cases
+
+SIZES = [(8, 64, 240), (4, 224, 60)]  # batch, height and width, slices in the training split
+
+
+class Clock(Callback):
+    """When each batch was done."""
+
+    def __init__(self) -> None:
+        self.stamps: list[float] = []
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.stamps.append(time.perf_counter())
+
+
+def through_segcal(settings: RunSettings, cases: CaseSet, out: Path) -> float:
+    """Median seconds from one batch to the next, as `segcal train` runs them."""
+    slices = training._slices(settings, cases)
+    model = training.Segmentation(settings, cases, slices.shape)
+    trainer, clock = training._trainer(settings, out, progress=False), Clock()
+    trainer.callbacks.append(clock)  # type: ignore[attr-defined]
+    trainer.fit(model, training._loader(settings, slices), training._case_loader(cases, settings))
+    return statistics.median(b - a for a, b in zip(clock.stamps[3:-1], clock.stamps[4:], strict=True))
+
+
+def bare(settings: RunSettings, cases: CaseSet, n_steps: int) -> float:
+    """The same network, loss and optimiser over tensors in memory, in a plain loop."""
+    slices = training._slices(settings, cases)
+    batch = settings.training.batch
+    torch.manual_seed(0)
+    network = channels_last(build_network("unet", 1, len(cases.classes) + 1, **settings.network.settings)).train()
+    criterion = Criterion(settings.loss.name)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+    images, labels = (torch.stack(parts) for parts in zip(*(slices[i] for i in range(batch * 4)), strict=True))
+    images = images.contiguous(memory_format=torch.channels_last)
+    taken = []
+    for step in range(n_steps):
+        start = time.perf_counter()
+        i = step % 4 * batch
+        optimizer.zero_grad()
+        criterion(network(images[i : i + batch]), labels[i : i + batch]).backward()
+        optimizer.step()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[3:])
+
+
+def training_rows() -> Iterator[Row]:
+    for batch, size, n_slices in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            prepare("phantom", to=root, n_cases=n_slices // 12 + 4, shape=(12, size, size))
+            cases = open_cases(root / "phantom")
+            sets = ["network.width=8", f"training.batch={batch}", "training.epochs=1", "loss.name=mbls"]
+            settings = run_settings({"data": str(cases.root)}, overrides=sets)
+            pairs = [(through_segcal(settings, cases, root / str(i)), bare(settings, cases, 25)) for i in range(3)]
+        ours, theirs = (statistics.median(values) for values in zip(*pairs, strict=True))
+        what = f"training step, unet width 8, mbls, ({batch}, 1, {size}, {size})"
+        yield Row(what, "bare PyTorch loop", ours / theirs, 1 / 0.95, f"{ours * 1e3:.3g} ms / {theirs * 1e3:.3g} ms")
+
+
+def a_run(n_classes: int) -> Run:
+    """A run with fresh weights: they cost what trained ones cost."""
+    torch.manual_seed(0)
+    network = channels_last(build_network("unet", 1, n_classes, width=8).eval())
+    data = {"classes": [f"c{k}" for k in range(1, n_classes)], "regions": {}}
+    return Run(Path(), {"data": data, "frame": [1, 1]}, network, torch.device("cpu"))
+
+
+def evaluation_row() -> Row:
+    logits, labels = scored_volume()
+    logits = F.avg_pool2d(logits, 5, 1, 2)  # as smooth as a network's
+    run, image = a_run(logits.shape[1]), torch.rand(30, 1, 192, 192)
+
+    def score() -> None:
+        bins = reliability(logits, labels)
+        _logit_sums(logits, labels)
+        _case_rows("case", logits, labels, bins, run, [2.0, 1.0, 1.0])
+
+    return time_row(
+        "all metrics of a volume (30, 192, 192), 5 classes", "inference, width 8", score, lambda: run.logits(image), 0.2, 5
+    )
+
+
+def cached(n_slices: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits like a hippocampus network's, and labels that they are too sure of."""
+    torch.manual_seed(0)
+    logits = F.interpolate(torch.randn(n_slices, 3, 12, 16), (48, 64), mode="bilinear") * 8
+    logits[:, 0] += 6
+    labels = torch.distributions.Categorical(logits=(logits / 1.4).movedim(1, -1)).sample()
+    return logits, labels, torch.rand(n_slices, 1, 48, 64)
+
+
+def posthoc_rows() -> Iterator[Row]:
+    logits, labels, image = cached(900)
+    cases = list(zip(logits.split(36), labels.split(36), image.split(36), strict=True))  # 25 cases
+
+    def fit() -> float:
+        return float(calibrators.fit("ts", lambda: cases).facts()["temperature"])
+
+    run = a_run(3)
+
+    def one_of_a_grid() -> None:
+        for _, truth, picture in cases:
+            F.cross_entropy(volume_logits(run.network, picture, (1, 1)) / 1.3, truth)
+
+    with torch.inference_mode():
+        ours, once = times(fit, one_of_a_grid, repeats=3)
+    grid = 100 * once  # every temperature costs the same
+    detail = f"{ours + once:.3g} s with one pass of the network, {grid:.3g} s (100 times one measured)"
+    yield Row("`ts` on 25 cases (900, 3, 48, 64)", "grid of 100, network each time", (ours + once) / grid, 1 / 20, detail)
+
+    few = logits[:225], labels[:225], image[:225]
+    peer = fiducio.TemperatureScaling()
+    start = time.perf_counter()
+    peer.fit(few[0], few[1])
+    theirs = time.perf_counter() - start
+    (mine,) = times(lambda: calibrators.fit("ts", lambda: [few]), repeats=3)
+    found = float(calibrators.fit("ts", lambda: [few]).facts()["temperature"])
+    detail = f"{mine:.3g} s / {theirs:.3g} s; T = {found:.4f} / {peer.temperature:.4f}"
+    yield Row("`ts` on (225, 3, 48, 64)", "fiducio", mine / theirs, 1 / 50, detail)
+
+    start = time.perf_counter()
+    calibrators.fit("lts", lambda: cases)
+    yield Row(
+        "`lts` on 25 cases (900, 3, 48, 64)", "two minutes", time.perf_counter() - start, 120.0, "20 epochs", unit=" s"
+    )
+
+
+def rows() -> Iterator[Row]:
+    keep_pages()
+    training._quieten()
+    L.seed_everything(0, verbose=False)
+    yield from training_rows()
+    yield evaluation_row()
+    yield from posthoc_rows()
