@@ -1,11 +1,13 @@
 """Slices and volumes of prepared cases against the arrays they were written from."""
 
+import json
 import mmap
 import os
 import pickle
 
 import numpy as np
 import pytest
+import SimpleITK as sitk
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from torch.utils.data import DataLoader
 
 from segcal import store
 from segcal.data import slices as module
+from segcal.data.layouts import write_layout
+from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
 from segcal.types import IGNORE, UserError
 
@@ -360,3 +364,30 @@ def test_an_unknown_or_damaged_case_is_a_sentence(cases):
     path = store.array_path(cases.root, "c", "image")
     path.write_bytes(path.read_bytes()[: mmap.PAGESIZE // 8])
     refused("cannot read .*c.image.npy", cases, "val")
+
+
+def test_a_batch_is_its_items_stacked(tmp_path):
+    cases = prepare("phantom", to=tmp_path, n_cases=5, shape=(4, 24, 30)).cases
+    for augment in (False, True):
+        slices = Slices(cases, "train", augment=augment)
+        torch.manual_seed(0)
+        image, label = slices.batch([3, 0, 7])
+        torch.manual_seed(0)
+        items = [slices[i] for i in (3, 0, 7)]
+        assert torch.equal(image, torch.stack([x for x, _ in items]))
+        assert torch.equal(label, torch.stack([y for _, y in items]))
+
+
+def test_a_batch_pads_and_ignores_as_its_items_do(tmp_path):
+    write_layout("nnunet", tmp_path / "raw", n_cases=6, size=(4, 30, 28))
+    for path in sorted((tmp_path / "raw").glob("*Tr/*_00[123]*.nii.gz")):
+        image = sitk.ReadImage(str(path))
+        sitk.WriteImage(image[:25, :24, :], str(path))
+    text = json.loads((tmp_path / "raw" / "dataset.json").read_text())
+    text["labels"] = {"background": 0, "body": 1, "core": 2, "ignore": 3}
+    (tmp_path / "raw" / "dataset.json").write_text(json.dumps(text))
+    slices = Slices(prepare("mine", tmp_path / "raw", tmp_path / "cases").cases, "train")
+    image, label = slices.batch(list(range(len(slices))))
+    assert torch.equal(image, torch.stack([slices[i][0] for i in range(len(slices))]))
+    assert torch.equal(label, torch.stack([slices[i][1] for i in range(len(slices))]))
+    assert (label == -100).any()

@@ -122,10 +122,11 @@ def test_an_exploding_loss_is_named(cases, tmp_path):
 def test_orders_are_seeded_and_shared_out(monkeypatch):
     def orders(rank, world, seed=0, epoch=0):
         monkeypatch.setattr("segcal.data.sampling._place", lambda: (rank, world))
-        sampler = EpochSampler(7, seed)
+        sampler = EpochSampler(7, 3, seed)
         sampler.set_epoch(epoch)
         assert len(list(sampler)) == len(sampler)
-        return list(sampler)
+        assert all(len(batch) == 3 for batch in list(sampler)[:-1])
+        return [index for batch in sampler for index in batch]
 
     assert sorted(orders(0, 1)) == list(range(7))
     assert orders(0, 1) == orders(0, 1) != orders(0, 1, epoch=1)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from segcal.config import RunSettings
 from segcal.data.sampling import EpochSampler, ShareOfCases, epoch_seed
-from segcal.data.slices import Slices, volume
+from segcal.data.slices import Batches, Slices, volume
 from segcal.hardware import channels_last, keep_pages
 from segcal.inference import volume_logits
 from segcal.losses import Criterion
@@ -149,9 +149,9 @@ def _slices(settings: RunSettings, cases: CaseSet) -> Slices:
 
 
 def _loader(settings: RunSettings, slices: Slices) -> DataLoader[tuple[Tensor, Tensor]]:
-    sampler = EpochSampler(len(slices), settings.seed)
+    sampler = EpochSampler(len(slices), settings.training.batch, settings.seed)
     workers = settings.machine.workers
-    return DataLoader(slices, settings.training.batch, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+    return DataLoader(Batches(slices), batch_size=None, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
 
 
 def _case_loader(cases: CaseSet, settings: RunSettings) -> DataLoader[str]:

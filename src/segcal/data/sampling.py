@@ -8,25 +8,26 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 
-class EpochSampler(Sampler[int]):
-    """A new order every epoch, from the seed and the epoch alone; each process takes every so many-th item of it."""
+class EpochSampler(Sampler[list[int]]):
+    """Batches of a new order every epoch, from seed and epoch alone; each process takes every so many-th item of it."""
 
-    def __init__(self, n_items: int, seed: int) -> None:
-        self.n_items, self.seed, self.epoch = n_items, seed, 0
+    def __init__(self, n_items: int, batch: int, seed: int) -> None:
+        self.n_items, self.batch, self.seed, self.epoch = n_items, batch, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Lightning tells which epoch it is."""
         self.epoch = epoch
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[list[int]]:
         order = torch.randperm(self.n_items, generator=torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch)))
         rank, world = _place()
         padded = torch.cat([order, order[: -self.n_items % world]])  # every process has the same number
-        return iter(padded[rank::world].tolist())
+        return iter([part.tolist() for part in padded[rank::world].split(self.batch)])
 
     def __len__(self) -> int:
         world = _place()[1]
-        return (self.n_items + world - 1) // world
+        share = (self.n_items + world - 1) // world
+        return (share + self.batch - 1) // self.batch
 
 
 def epoch_seed(seed: int, epoch: int) -> int:

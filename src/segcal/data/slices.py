@@ -70,6 +70,23 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
             torch.from_numpy(_with_ignore(_placed(labels[s], self.shape, shift, outside=IGNORED))),
         )
 
+    def batch(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """Several items as one batch (N, C, H, W) and (N, H, W), written in place: half the time of stacking items."""
+        if self.augment:
+            images, labels = zip(*(self[i] for i in indices), strict=True)
+            return torch.stack(images), torch.stack(labels)
+        n_channels = len(self.cases.channels)
+        image, label = torch.zeros(len(indices), n_channels, *self.shape), torch.full((len(indices), *self.shape), IGNORE)
+        into_image, into_label = image.numpy(), label.numpy()
+        for place, index in enumerate(indices):
+            id, s = self._places[index]
+            images_of, labels_of = self._maps(id)
+            h, w = labels_of.shape[1:]
+            into_image[place, :, :h, :w] = images_of[s]
+            into_label[place, :h, :w] = labels_of[s]
+        label[label == IGNORED] = IGNORE
+        return image, label
+
     def _maps(self, id: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """A case's memory-mapped arrays; those used least recently are closed when there are too many."""
         # As plain arrays over the same memory: indexing NumPy's memmap class costs five times as much.
@@ -82,6 +99,16 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
     def __getstate__(self) -> dict[str, Any]:
         # A pickled map is the whole volume; each worker process of a DataLoader opens its own instead.
         return self.__dict__ | {"_open": {}}
+
+
+class Batches(Dataset[tuple[Tensor, Tensor]]):
+    """Slices by the batch: an item is what a list of indices asks for."""
+
+    def __init__(self, slices: Slices) -> None:
+        self.slices = slices
+
+    def __getitem__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        return self.slices.batch(indices)
 
 
 def volume(cases: CaseSet, id: str) -> tuple[Tensor, Tensor]:
