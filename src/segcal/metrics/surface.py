@@ -65,34 +65,38 @@ def _surface(
     if pred_box is None or label_box is None:
         none = np.empty(0)
         return Surface(none, none, missed=(pred_box is None) != (label_box is None))
-    corners = [np.array([s.start for s in box]) for box in (pred_box, label_box)]
-    p, r = _outline(pred[pred_box] == k) + corners[0], _outline(labels[label_box] == k) + corners[1]
-    return Surface(_distances(p, r, pred.shape, size), _distances(r, p, pred.shape, size), missed=False)
+    box = tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in zip(pred_box, label_box, strict=True))
+    p, r = _outline(pred[box] == k), _outline(labels[box] == k)
+    both = p & r  # often most; they need no search
+    return Surface(_distances(p, r, both, size), _distances(r, p, both, size), missed=False)
 
 
 def _distances(
-    points: NDArray[np.int64], others: NDArray[np.int64], shape: tuple[int, ...], size: NDArray[np.float64]
+    points: NDArray[np.bool_], others: NDArray[np.bool_], both: NDArray[np.bool_], size: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """From each point to the nearest of the others; those in both sets, often most, need no search."""
-    here, there = (np.ravel_multi_index(tuple(where.T), shape) for where in (points, others))
-    apart = ~np.isin(here, there, assume_unique=True)
-    distances = np.zeros(len(points))
-    if apart.any():
-        # Unbalanced trees are built several times faster, and on surfaces answer as fast.
-        tree = cKDTree(others * size, balanced_tree=False, compact_nodes=False)
-        distances[apart] = tree.query(points[apart] * size)[0]
-    return distances
+    """From each point to the nearest of the others, in no particular order."""
+    apart = _places(points & ~both)
+    if not len(apart):
+        return np.zeros(np.count_nonzero(points))
+    # Unbalanced trees are built several times faster, and on surfaces answer as fast.
+    tree = cKDTree(_places(others) * size, balanced_tree=False, compact_nodes=False)
+    return np.concatenate([np.zeros(np.count_nonzero(both)), tree.query(apart * size)[0]])
 
 
-def _outline(region: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The indices (n, d) of the region's surface voxels."""
+def _places(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The indices (n, d) of a sparse mask; `argwhere` takes three times as long."""
+    return np.stack(np.unravel_index(np.flatnonzero(mask), mask.shape), axis=1)
+
+
+def _outline(region: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The region's surface voxels."""
     inside = region.copy()
     for axis in range(region.ndim):
         inner, whole = np.moveaxis(inside, axis, 0), np.moveaxis(region, axis, 0)  # views
         inner[1:] &= whole[:-1]
         inner[:-1] &= whole[1:]
         inner[0] = inner[-1] = False
-    return np.argwhere(region & ~inside)
+    return region & ~inside
 
 
 def asd(found: Sequence[Surface]) -> Tensor:
