@@ -37,9 +37,11 @@ def test_settings_survive_json():
     assert RunSettings.model_validate(settings.model_dump(mode="json")) == settings
 
 
-def test_where_it_runs_decides_nothing():
-    one, two = (run_settings({"data": "x"}, overrides=[f"machine.devices={n}"]) for n in (1, 2))
-    assert one.deciding == two.deciding
+def test_what_decides_the_result():
+    one, two, three = (
+        run_settings({"data": "x"}, overrides=[f"machine.{text}"]) for text in ("devices=1", "devices=2", "workers=2")
+    )
+    assert one.deciding == three.deciding != two.deciding  # a batch per device is a larger batch
     assert run_settings({"data": "x", "seed": 1}).deciding != one.deciding
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 import torch
+import torch.nn.functional as F
 
-from segcal import metrics
+from segcal import calibrators, metrics
 from segcal.config import run_settings
 from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
@@ -158,6 +159,9 @@ def test_corruption_is_seeded_per_case_and_hurts(run):
     mean = [np.nanmean(pick(table, metric="dice", **{"class": "mean"})) for table in (clean, noisy)]
     assert mean[1] < mean[0]
     assert {row["corruption"] for row in rows(run)} == {"", "gaussian_noise:0.3"}
+    other = evaluate(run, corruption="gaussian_noise:0.30", seed=3)
+    assert pick(other, metric="nll") != pick(noisy, metric="nll")
+    assert evaluate(run, corruption="gaussian_noise:0")[0]["corruption"] == ""
     with pytest.raises(UserError, match="unknown corruption"):
         evaluate(run, corruption="snow:3")
 
@@ -226,12 +230,10 @@ def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, mon
 
 def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
     calibrate(run, ["ts"])
-    before, after = (evaluate(run, split="val", calibrator=name) for name in ("", "ts"))
-    both = []
-    for id in cases.split("val"):
-        image, label = volume(cases, id)
-        both.append([torch.nn.functional.cross_entropy(x, label).item() for x in (run.logits(image),)])
-    assert len(before) == len(after)
+    fitted = calibrators.load(run.root / "calibrators" / "ts")
+    pairs = [(run.logits(volume(cases, id)[0]), volume(cases, id)[1]) for id in cases.split("val")]
+    before, after = (sum(F.cross_entropy(f(x), y, reduction="sum") for x, y in pairs) for f in (lambda x: x, fitted))
+    assert after < before
     batches = cache_logits(run, cases, tmp_path)
     assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
 
@@ -273,7 +275,7 @@ def test_predictions_lie_where_their_image_lies(run, images, tmp_path):
         np.testing.assert_allclose(probs.sum(0), 1, atol=1e-4)
         np.testing.assert_array_equal(sitk.GetArrayFromImage(seg), probs.argmax(0))
         np.testing.assert_allclose(sitk.GetArrayFromImage(conf), probs.max(0), atol=1e-6)
-        about = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        about = json.loads((tmp_path / "out" / f"{name}_summary.json").read_text())
         millilitres = np.prod(image.GetSpacing()) / 1000
         body = about["classes"]["body"]
         assert body["ml"] == pytest.approx((probs.argmax(0) == 1).sum() * millilitres, abs=1e-3)
@@ -316,8 +318,14 @@ def test_channels_are_gathered_and_counted(run, images, tmp_path):
     for path in both:
         shutil.copy(images[0], path)
     assert list(grouped([*both], 2)) == ["both"]
-    with pytest.raises(UserError, match="has 2 files .* where this run needs 1 channels"):
-        predict(run, both, tmp_path / "out")
+    for wrong in ([both[1]], [both[0]], [*both, tmp_path / "both_0002.nii.gz"]):
+        with pytest.raises(UserError, match="where this run needs 2 channels, from _0000 on"):
+            grouped(wrong, 2)
+    here, there = tmp_path / "z" / "s_0000.nii.gz", tmp_path / "a" / "s_0001.nii.gz"
+    assert grouped([there, here], 2) == {"s": (here, there)}  # by number, not by folder
+    assert list(grouped([tmp_path / "amos_0001.nii.gz", tmp_path / "amos_0004.nii.gz"], 1)) == ["amos_0001", "amos_0004"]
+    with pytest.raises(UserError, match="would both be case 's'"):
+        grouped([here, tmp_path / "a" / "s_0000.nii.gz"], 1)
     four = tmp_path / "four.nii.gz"
     image = sitk.ReadImage(str(images[0]))
     sitk.WriteImage(sitk.JoinSeries([image, image]), str(four))
@@ -331,11 +339,8 @@ def test_summaries_count_what_they_say():
     probs = np.zeros((2, 2, 2, 2), np.float32)
     probs[1] = [[[0.99, 0.6], [0.6, 0.1]], [[0.0, 0.0], [0.0, 0.02]]]
     probs[0] = 1 - probs[1]
-    about = summary(probs, ("x",), (10.0, 10.0, 10.0))
+    about = summary(probs, probs.argmax(0).astype(np.uint8), ("x",), (10.0, 10.0, 10.0))
     assert about["classes"]["x"] == {"voxels": 3, "ml": 3.0, "expected_ml": 2.31, "interval_90_ml": [1.0, 4.0]}
     assert about["mean_confidence"] == pytest.approx(0.73)
     assert about["unsure_share"] == pytest.approx(2 / 3, abs=1e-3)
-    assert (
-        summary(probs[::-1] * 0 + np.array([1, 0], np.float32)[:, None, None, None], ("x",), (1, 1, 1))["unsure_share"]
-        is None
-    )
+    assert summary(probs, np.zeros((2, 2, 2), np.uint8), ("x",), (1, 1, 1))["unsure_share"] is None

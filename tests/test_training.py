@@ -86,6 +86,14 @@ def test_a_finished_run_is_left_alone(cases, tmp_path):
     assert train(settings(cases), tmp_path / "run", again=True, progress=False)["id"] != first["id"]
 
 
+def test_no_folder_of_the_users_is_replaced(cases, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for again in (False, True):
+        with pytest.raises(UserError, match="exists and is not a run; choose another --out"):
+            train(settings(cases), tmp_path, again=again, progress=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_changed_data_is_refused(cases, tmp_path):
     train(settings(cases), tmp_path / "run", progress=False)
     info = read_run(tmp_path / "run")
@@ -105,6 +113,8 @@ def test_changed_data_is_refused(cases, tmp_path):
         (["network.widht=3"], "widht"),
         (["machine.loggers=['comet']"], "unknown logger 'comet'; choose one of tensorboard, wandb, mlflow"),
         (["machine.loggers=['wandb']"], "the logger wandb is not installed; pip install wandb"),
+        (["machine.precision=foo"], "Lightning refuses these machine settings"),
+        (["machine.accelerator=gpu"], "Lightning refuses these machine settings"),
         (["fold=3"], r"fold must lie in 0\.\.0"),
     ],
 )

@@ -59,7 +59,7 @@ class Training(BaseModel):
 
 
 class Machine(BaseModel):
-    """Where and how it runs; none of this changes what is learnt but for rounding."""
+    """Where and how it runs. The batch is per process: several devices make a larger one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     accelerator: str = "auto"
@@ -86,7 +86,9 @@ class RunSettings(BaseModel):
     @property
     def deciding(self) -> dict[str, Any]:
         """The settings that a run must share with its earlier part to go on from it."""
-        return self.model_dump(mode="json", exclude={"machine", "data"})
+        batch_of_all = self.machine.devices * self.machine.nodes
+        kept = self.model_dump(mode="json", exclude={"machine", "data"})
+        return kept | {"machine": {"processes": batch_of_all, "precision": self.machine.precision}}
 
 
 def run_settings(values: Mapping[str, Any], *, config: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal import calibrators
-from segcal.corruptions import case_seed, corrupt
+from segcal.corruptions import CORRUPTIONS, case_seed, corrupt, parse
 from segcal.data.slices import volume
 from segcal.inference import Run
 from segcal.metrics import METRICS, Reliability, cece, confusion, label_map, reliability, surfaces
@@ -41,7 +41,9 @@ def evaluate(
     Returns the rows and puts them into `scores.csv`; what is there already is not computed again unless `again`.
     """
     check_choice("split", split, ("train", "val", "test"))
-    what = {"split": split, "corruption": corruption, "calibrator": calibrator}
+    corruption = _canonical(corruption)
+    named = corruption + (f"@{seed}" if corruption and seed else "")  # scores with another seed are other scores
+    what = {"split": split, "corruption": named, "calibrator": calibrator}
     path = run.root / "scores.csv"
     old = read_rows(path)
     known = [row for row in old if all(row[key] == value for key, value in what.items())]
@@ -79,6 +81,14 @@ def evaluate(
     return rows
 
 
+def _canonical(corruption: str) -> str:
+    """One spelling for each corruption: `blur:1.50` is `blur:1.5`, and a neutral one is none."""
+    if not corruption:
+        return ""
+    key, severity = parse(corruption)
+    return "" if severity == CORRUPTIONS[key].neutral else f"{key}:{severity:g}"
+
+
 def data_of(run: Run) -> CaseSet:
     """The run's data set, refused if it is no longer what it was."""
     cases = open_cases(Path(run.settings.data))
@@ -89,6 +99,7 @@ def data_of(run: Run) -> CaseSet:
 
 def calibrator_path(run: Run, name: str) -> Path:
     """Where a fitted calibrator lies."""
+    check_choice("calibrator", name, tuple(calibrators.CALIBRATORS))
     return run.root / "calibrators" / name
 
 
@@ -115,7 +126,8 @@ def _case_rows(
         rows += part
     if regions:
         for same in zip(*values, strict=True):
-            mean = torch.tensor([row["value"] for row in same], dtype=torch.float64).nanmean().item()
+            found = torch.tensor([row["value"] for row in same], dtype=torch.float64)
+            mean = (found.sum() if same[0]["metric"] == "missed" else found.nanmean()).item()
             rows.append({"case": id, "class": REGION.format(MEAN), "metric": same[0]["metric"], "value": mean})
     return rows + _bin_rows(id, bins, run.classes)
 

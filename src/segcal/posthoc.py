@@ -32,7 +32,7 @@ def calibrate(
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
     cases = data_of(run)
-    missing = [name for name in names if again or not calibrator_path(run, f"{name}.json").is_file()]
+    missing = [name for name in names if again or not (run.root / "calibrators" / f"{name}.json").is_file()]
     if missing:
         with tempfile.TemporaryDirectory(dir=run.root, prefix=".logits-") as folder:
             cached = cache_logits(run, cases, Path(folder), progress)

@@ -12,8 +12,10 @@ import numpy as np
 import SimpleITK as sitk
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from segcal import calibrators
+from segcal.calibrators import CALIBRATORS
 from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
 from segcal.data.images import Grid, from_array, restored
@@ -35,17 +37,18 @@ def predict(
     probabilities: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Write `<name>_seg.nii.gz`, `<name>_confidence.nii.gz` and `<name>.json` per case; returns the summaries.
+    """Write `<name>_seg.nii.gz`, `<name>_confidence.nii.gz` and `<name>_summary.json` per case; returns the summaries.
 
     Channels of a case come as `name_0000`, `name_0001` ..., or in one 4D file.
     """
     groups = grouped(images, len(run.info["data"]["channels"]))
     fitted = calibrators.load(calibrator_path(run, calibrator), expect=run.identity) if calibrator else None
+    keeps_labels = not calibrator or CALIBRATORS[calibrator].keeps_labels
     out.mkdir(parents=True, exist_ok=True)
     summaries = {}
     for i, (name, paths) in enumerate(groups.items(), start=1):
-        probs, original = _probabilities(run, paths, fitted)
-        label, confidence = probs.argmax(0).astype(np.uint8), probs.max(0)
+        probs, label, original = _probabilities(run, paths, fitted, keeps_labels=keeps_labels)
+        confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
         write_image(out / f"{name}_seg.nii.gz", from_array(label, original))
         write_image(out / f"{name}_confidence.nii.gz", from_array(confidence, original))
         if probabilities:
@@ -53,58 +56,77 @@ def predict(
                 slug = re.sub(r"\W+", "-", kind)
                 write_image(out / f"{name}_prob_{k}_{slug}.nii.gz", from_array(probs[k], original))
         about = {"images": [path.name for path in paths], "run": run.root.name, "calibrator": calibrator or None}
-        summaries[name] = about | summary(probs, run.classes, original.spacing)
-        write_json(out / f"{name}.json", summaries[name])
+        summaries[name] = about | summary(probs, label, run.classes, original.spacing)
+        write_json(out / f"{name}_summary.json", summaries[name])
         if progress is not None:
             progress(i, len(groups))
     return summaries
 
 
 def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ...]]:
-    """Files by case: `name_0000.nii.gz` and `name_0001.nii.gz` are two channels of `name`.
+    """Files by case: with two channels, `name_0000.nii.gz` and `name_0001.nii.gz` are those of `name`.
 
-    >>> {k: len(v) for k, v in grouped([Path("a_0001.nii.gz"), Path("a_0000.nii.gz"), Path("b.mha")], 2).items()}
-    {'a': 2, 'b': 1}
+    A run with one channel takes every file for a case of its own.
+
+    >>> {k: [p.name for p in v] for k, v in grouped([Path("a_0001.nii"), Path("a_0000.nii"), Path("b.mha")], 2).items()}
+    {'a': ['a_0000.nii', 'a_0001.nii'], 'b': ['b.mha']}
     """
-    groups: dict[str, list[Path]] = defaultdict(list)
+    groups: dict[str, dict[int, Path]] = defaultdict(dict)
     for path in images:
         stem = re.sub(r"(\.nii)?\.\w+$", "", path.name)
-        channel = re.fullmatch(r"(.+)_\d{4}", stem)
-        groups[channel[1] if channel else stem].append(path)
-    for name, paths in groups.items():
-        numbered = len(paths) > 1
-        if len({p.name for p in paths}) < len(paths) or (numbered and len(paths) != n_channels):
-            listed = ", ".join(sorted(p.name for p in paths))
-            raise UserError(f"case {name!r} has {len(paths)} files ({listed}) where this run needs {n_channels} channels")
-    return {name: tuple(sorted(paths)) for name, paths in groups.items()}
+        numbered = re.fullmatch(r"(.+)_(\d{4})", stem)
+        if numbered and (n_channels > 1 or numbered[2] == "0000"):
+            name, number = numbered[1], int(numbered[2])
+        else:
+            name, number = stem, -1  # the whole case
+        if number in groups[name]:
+            raise UserError(f"{path} and {groups[name][number]} would both be case {name!r}; predict them into two folders")
+        groups[name][number] = path
+    for name, files in groups.items():
+        if set(files) not in ({-1}, set(range(n_channels))):
+            listed = ", ".join(sorted(p.name for p in files.values()))
+            raise UserError(
+                f"case {name!r} has the files {listed} where this run needs {n_channels} channels, from _0000 on"
+            )
+    return {name: tuple(path for _, path in sorted(files.items())) for name, files in groups.items()}
 
 
-def _probabilities(run: Run, paths: tuple[Path, ...], fitted: Any) -> tuple[NDArray[np.float32], Grid]:
-    """Class probabilities (K, z, y, x) on the grid of the first file, and that grid."""
+def _probabilities(
+    run: Run, paths: tuple[Path, ...], fitted: Any, *, keeps_labels: bool
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], Grid]:
+    """Class probabilities (K, z, y, x) and label map (z, y, x) on the grid of the first file, and that grid.
+
+    A calibrator that keeps the label map keeps it here too: interpolating calibrated probabilities could change it.
+    """
     data = run.info["data"]
     images = read_images(paths, tuple(data["channels"]))
     kept: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data["recipe"].items()}
-    recipe = Recipe(**kept)
-    array, grid = prepared_image(images, recipe, data["orientation"])
+    array, grid = prepared_image(images, Recipe(**kept), data["orientation"])
+    original = Grid.of(images[0])
     image = torch.from_numpy(array)
     logits = run.logits(image)
-    if fitted is not None:
-        logits = fitted(logits, image)
+    plain = _restored(logits, grid, original)
+    probs = plain if fitted is None else _restored(fitted(logits, image), grid, original)
+    return probs, (plain if keeps_labels else probs).argmax(0).astype(np.uint8), original
+
+
+def _restored(logits: Tensor, grid: Grid, original: Grid) -> NDArray[np.float32]:
     probs = torch.softmax(logits.float(), 1).movedim(1, 0).numpy()  # (K, D, H, W)
-    original = Grid.of(images[0])
     moved = [sitk.GetArrayFromImage(restored(part, grid, original, labels=False)) for part in probs[1:]]
     foreground = np.clip(np.stack(moved), 0, 1)
     background = np.clip(1 - foreground.sum(0), 0, 1)  # also where the network was not asked
-    return np.concatenate([background[None], foreground]).astype(np.float32), original
+    return np.concatenate([background[None], foreground]).astype(np.float32)
 
 
-def summary(probs: NDArray[np.float32], classes: tuple[str, ...], spacing: Sequence[float]) -> dict[str, Any]:
-    """Volumes and confidence of one case, from probabilities (K, z, y, x).
+def summary(
+    probs: NDArray[np.float32], label: NDArray[np.uint8], classes: tuple[str, ...], spacing: Sequence[float]
+) -> dict[str, Any]:
+    """Volumes and confidence of one case, from probabilities (K, z, y, x) and label map (z, y, x).
 
     The expected volume is the sum of the probabilities. Its interval takes all errors as one: if the whole outline is drawn
     wide or narrow together, the volume's 5th and 95th percentiles are the volumes where p > 0.95 and p > 0.05.
     """
-    label, confidence = probs.argmax(0), probs.max(0)
+    confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
     millilitres = float(np.prod(spacing)) / 1000
     found = {}
     for k, name in enumerate(classes, start=1):

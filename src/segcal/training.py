@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
@@ -42,6 +43,9 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
     cases = open_cases(Path(settings.data))
     slices = _slices(settings, cases)
     model = Segmentation(settings, cases, slices.shape)  # also checks loss and network settings, before anything is written
+    trainer, validation = _trainer(settings, out, progress), _case_loader(cases, settings)
+    if out.exists() and not (out / "run.json").is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not a run; choose another --out")
     first = getattr(rank_zero_only, "rank", 0) == 0  # of several processes only one touches the run's folder
     if again and first:
         shutil.rmtree(out, ignore_errors=True)
@@ -58,9 +62,8 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "run.json", info)
     info = read_run(out) if first else info
-    trainer = _trainer(settings, out, progress)
     last = out / "checkpoints" / "last.ckpt"
-    trainer.fit(model, _loader(settings, slices), _case_loader(cases, settings), ckpt_path=last if last.is_file() else None)
+    trainer.fit(model, _loader(settings, slices), validation, ckpt_path=last if last.is_file() else None)
     if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
         rows = read_rows(out / "log.csv")
         best = max(rows, key=lambda row: float(row["val_dice"]))
@@ -111,21 +114,25 @@ def _trainer(settings: RunSettings, out: Path, progress: bool) -> L.Trainer:
         from lightning.pytorch.callbacks import RichProgressBar
 
         callbacks.append(RichProgressBar(refresh_rate=10, console_kwargs={"stderr": True}))
-    return L.Trainer(
-        accelerator=machine.accelerator,
-        devices=machine.devices,
-        num_nodes=machine.nodes,
-        strategy=machine.strategy,
-        precision=cast(Any, machine.precision),
-        max_epochs=settings.training.epochs,
-        callbacks=callbacks,
-        logger=_loggers(machine.loggers, out),
-        enable_progress_bar=progress,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,  # ours shares the work itself, the same way every time
-        default_root_dir=out,
-    )
+    kwargs: dict[str, Any] = {
+        "accelerator": machine.accelerator,
+        "devices": machine.devices,
+        "num_nodes": machine.nodes,
+        "strategy": machine.strategy,
+        "precision": machine.precision,
+        "max_epochs": settings.training.epochs,
+        "callbacks": callbacks,
+        "logger": _loggers(machine.loggers, out),
+        "enable_progress_bar": progress,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,  # ours shares the work itself, the same way every time
+        "default_root_dir": out,
+    }
+    try:
+        return L.Trainer(**kwargs)
+    except (ValueError, MisconfigurationException) as error:
+        raise UserError(f"Lightning refuses these machine settings: {str(error).splitlines()[0]}") from None
 
 
 def _loggers(names: tuple[str, ...], out: Path) -> Any:

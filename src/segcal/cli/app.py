@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from typing import Annotated, Any
@@ -60,9 +61,18 @@ def version(shown: Annotated[bool, typer.Option("--version", help="Print the ver
 def show(value: Any, table: Table, as_json: bool) -> None:
     """Results go to standard output, as JSON or as a table."""
     if as_json:
-        print(json.dumps(value, indent=1, ensure_ascii=False))
+        print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
     else:
         Console().print(table)
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: a score that does not exist is null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def bar(*columns: Any) -> Progress:

@@ -50,6 +50,8 @@ def train(
     settings = run_settings(flags, config=config, overrides=sets or [])
     folder = out or _default_folder(settings)
     info = run(settings, folder, again=again)
+    if info["status"] != "finished":  # of several processes only the first sees the end
+        return
     best = info.get("best", {})
     table = Table("run", "best epoch", "val DSC", "val ECE", "seconds")
     cells = [best.get("epoch", ""), best.get("val_dice", ""), best.get("val_ece", ""), info.get("seconds", "")]
