@@ -1,7 +1,7 @@
 r"""Terms of the training objectives, each with its gradient in closed form, and how autograd is told of it.
 
 Autograd would keep half a dozen copies of the logits for the margin and as many for Dice; here one softmax and one gradient
-serve all terms of an objective, so that training with the margin needs no more memory than plain cross-entropy.
+serve all terms of an objective, so that training with the margin needs about the memory of plain cross-entropy.
 Everything takes detached tensors, sums over the voxels that count, and works in place on what it allocated itself.
 """
 
