@@ -15,7 +15,7 @@ FLOORS = {
     5: {"report"},
     4: {"tables", "ranking", "figures"},
     3: {"study"},
-    2: {"training", "inference", "evaluation", "posthoc", "prediction"},
+    2: {"training", "inference", "evaluation", "posthoc", "prediction", "results"},
     1: {"losses", "metrics", "calibrators", "networks", "corruptions", "data", "config", "store", "hardware", "provenance"},
     0: {"types"},
 }
