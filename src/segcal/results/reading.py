@@ -1,15 +1,10 @@
-"""Finished runs read together: which are the same contender, which setting stands for it, and what each scored.
-
-Runs that differ only in seed, fold or a setting that the paper tunes are one *contender*. Of the tuned settings the one with
-the best mean validation Dice stands for it; the test split has no say. Tables, ranks and figures are functions of `Results`.
-"""
+"""From the folders of runs to `Results`; what cannot be compared is refused with a sentence."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,94 +13,12 @@ import pandas as pd
 
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
-from segcal.store import read_json, read_rows, read_run
+from segcal.results.records import MAIN_NETWORK, Contender, Results
+from segcal.store import open_cases, read_rows, read_run
 from segcal.types import UserError
 
 IGNORED_SETTINGS = ("ignore_index",)  # decide nothing that is compared
-MAIN_NETWORK = "unet"
-
-
-@dataclass(frozen=True)
-class Contender:
-    """What is compared: a loss on a network and a data set, at the setting that validation chose."""
-
-    key: str  # "mbls", "mbls penalty=l2", "transunet mbls"
-    label: str  # "MbLS", "MbLS (penalty l2)", "MbLS, TransUNet"
-    dataset: str
-    network: str
-    method: str
-    setting: str  # the chosen one: "margin=10"; empty where nothing is tuned
-    runs: tuple[str, ...]  # of the chosen setting: one per seed and fold
-    tried: Mapping[str, float]  # every setting that was run, with its mean validation Dice
-    runs_tried: Mapping[str, tuple[str, ...]]  # and its runs
-
-
-@dataclass(frozen=True)
-class Results:
-    """Scores and bins of some runs, read once."""
-
-    scores: pd.DataFrame  # scores.csv of all runs, with contender, seed, fold, patient and chosen
-    contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
-    runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder"
-
-    @property
-    def datasets(self) -> tuple[str, ...]:
-        """The data sets, in the order in which they come."""
-        return tuple(dict.fromkeys(c.dataset for c in self.contenders))
-
-    def on(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
-        """The contenders on a data set, and on a network if named."""
-        return tuple(c for c in self.contenders if c.dataset == dataset and network in (None, c.network))
-
-    def mean_class(self, dataset: str) -> str:
-        """The class whose row is the mean over foreground classes; over regions where the data set is scored by regions."""
-        info = next(r for r in self.runs.values() if r["data"]["name"] == dataset)
-        return "mean (region)" if info["data"]["regions"] else "mean"
-
-    def rows(self, *, split: str = "test", corruption: str = "", calibrator: str = "") -> pd.DataFrame:
-        """The rows of the chosen runs under one condition, pooled ones left out."""
-        s = self.scores
-        wanted = s["chosen"] & (s["split"] == split) & (s["corruption"] == corruption) & (s["calibrator"] == calibrator)
-        return s[wanted & (s["case"] != "pooled")]
-
-    def per_case(self, dataset: str, metric: str, kind: str, **condition: str) -> pd.DataFrame:
-        """Values of a metric, a row per case and a column per contender; means over seeds. NaN where there is no value."""
-        rows = self.rows(**condition)
-        rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["class"] == kind)]
-        table = rows.pivot_table(index="case", columns="contender", values="value", aggfunc="mean", dropna=False, sort=True)
-        order = [c.key for c in self.on(dataset) if c.key in table.columns]
-        return table[order]
-
-    def patients(self, dataset: str) -> pd.Series[str]:
-        """The patient of each test case."""
-        rows = self.scores[self.scores["dataset"] == dataset]
-        return rows.drop_duplicates("case").set_index("case")["patient"]
-
-    def bins(
-        self, contender: Contender, *, split: str = "test", corruption: str = "", calibrator: str = ""
-    ) -> dict[str, Any]:
-        """Reliability bins of a contender, its seeds and folds added up: arrays under `top` (B,) and `per_class` (K, B).
-
-        Also `mean_logits` (true class, logit), `voxels` per true class, and the names of the `classes`.
-        """
-        what = {"split": split, "corruption": corruption, "calibrator": calibrator}
-        total: dict[str, Any] = {}
-        for run in contender.runs:
-            value = read_json(Path(self.runs[run]["folder"]) / "bins.json") or {"entries": []}
-            entry = next((e for e in value["entries"] if all(e[k] == v for k, v in what.items())), None)
-            if entry is None:
-                missing = ", ".join(f"{k} {v}" for k, v in what.items() if v)
-                raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
-            part: dict[str, Any] = {kind: {k: np.array(v) for k, v in entry[kind].items()} for kind in ("top", "per_class")}
-            part |= {"voxels": np.array(entry["voxels"], dtype=float)}
-            part |= {"mean_logits": np.array(entry["mean_logits"]) * part["voxels"][:, None]}
-            total = _added(total, part) if total else part
-            classes = value["classes"]
-        return total | {"mean_logits": total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None], "classes": classes}
-
-
-def _added(a: Any, b: Any) -> Any:
-    return {key: _added(a[key], b[key]) for key in a} if isinstance(a, dict) else a + b
+COLUMNS = ("run", "dataset", "network", "method", "setting", "split", "corruption", "calibrator", "case", "class", "metric")
 
 
 def read_results(folders: Sequence[Path], *, scored: bool = True) -> Results:
@@ -120,7 +33,7 @@ def read_results(folders: Sequence[Path], *, scored: bool = True) -> Results:
     chosen = {run for c in contenders for run in c.runs}
     scores["contender"], scores["chosen"] = scores["run"].map(of), scores["run"].isin(chosen)
     if scored:
-        _check_scores(scores, chosen, runs)
+        _check_scores(scores, contenders)
     return Results(scores, contenders, runs)
 
 
@@ -233,37 +146,45 @@ def _check_networks(contenders: Sequence[Contender]) -> None:
 
 
 def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
-    rows = read_rows(Path(info["folder"]) / "scores.csv")
-    columns = [
-        "dataset",
-        "network",
-        "method",
-        "setting",
-        "split",
-        "corruption",
-        "calibrator",
-        "case",
-        "class",
-        "metric",
-        "value",
-    ]
-    table = pd.DataFrame(rows, columns=["run", *columns]).assign(run=name)
-    table["value"] = pd.to_numeric(table["value"], errors="coerce")
-    patients = info["data"].get("patients", {})
+    path = Path(info["folder"]) / "scores.csv"
+    table = pd.DataFrame(read_rows(path), columns=[*COLUMNS, "value"]).assign(run=name)
+    try:
+        table["value"] = pd.to_numeric(table["value"])
+    except (TypeError, ValueError):
+        raise UserError(f"{path} holds values that are no numbers; run segcal evaluate --again on the run") from None
+    if table.duplicated(list(COLUMNS)).any() or table[list(COLUMNS)].isna().any(axis=None):
+        raise UserError(f"{path} is damaged: rows are there twice or in part; run segcal evaluate --again on the run")
+    patients = _patients(info)
     table["patient"] = table["case"].map(lambda case: patients.get(case, case))
     return table.assign(seed=info["settings"]["seed"], fold=info["settings"]["fold"])
 
 
-def _check_scores(scores: pd.DataFrame, chosen: set[str], runs: Mapping[str, dict[str, Any]]) -> None:
+def _patients(info: Mapping[str, Any]) -> dict[str, str]:
+    """The patient of each case: as the run remembers, else as its data set says if it is still there; else unknown."""
+    if "patients" in info["data"]:
+        return dict(info["data"]["patients"])
+    try:
+        cases = open_cases(Path(info["settings"]["data"])).info
+    except UserError:
+        return {}
+    same = cases["checksum"] == info["data"]["checksum"]
+    return {id: record["patient"] for id, record in cases["cases"].items()} if same else {}
+
+
+def _check_scores(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None:
+    """The contenders on a data set must all be scored, on the same test cases."""
     clean = scores[(scores["split"] == "test") & (scores["corruption"] == "") & (scores["calibrator"] == "")]
-    cases: dict[tuple[str, int], tuple[str, frozenset[str]]] = {}
-    for name in runs:
-        if name not in chosen:
-            continue
-        own = frozenset(clean.loc[clean["run"] == name, "case"])
-        if not own:
-            raise UserError(f"{name} has no test scores; run segcal evaluate on it first")
-        key = (runs[name]["data"]["name"], runs[name]["settings"]["fold"])
-        other, theirs = cases.setdefault(key, (name, own))
-        if theirs != own:
-            raise UserError(f"{name} and {other} were scored on different test cases; run segcal evaluate --again on both")
+    cases = {run: frozenset(rows["case"]) for run, rows in clean.groupby("run")}
+    folds = dict(zip(scores["run"], scores["fold"], strict=True))
+    first: dict[str, tuple[Contender, set[tuple[int, frozenset[str]]]]] = {}
+    for c in contenders:
+        for run in c.runs:
+            if run not in cases:
+                raise UserError(f"{run} has no test scores; run segcal evaluate on it first")
+        own = {(folds[run], cases[run]) for run in c.runs}
+        other, theirs = first.setdefault(c.dataset, (c, own))
+        if own != theirs:
+            raise UserError(
+                f"{c.key} ({', '.join(c.runs)}) and {other.key} ({', '.join(other.runs)}) were scored on different test "
+                f"cases; run the folds that are missing, or segcal evaluate --again"
+            )

@@ -1,0 +1,10 @@
+"""Finished runs read together: which are the same contender, which setting stands for it, and what each scored.
+
+Runs that differ only in seed, fold or a setting that the paper tunes are one *contender*. Of the tuned settings the one with
+the best mean validation Dice stands for it; the test split has no say. Tables, ranks and figures are functions of `Results`.
+"""
+
+from segcal.results.reading import COLUMNS, IGNORED_SETTINGS, read_results
+from segcal.results.records import MAIN_NETWORK, Contender, Results
+
+__all__ = ["COLUMNS", "IGNORED_SETTINGS", "MAIN_NETWORK", "Contender", "Results", "read_results"]

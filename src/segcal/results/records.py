@@ -1,0 +1,136 @@
+"""What is compared, and what it scored: values that tables, ranks and figures are functions of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from segcal.metrics import METRICS
+from segcal.store import read_json
+from segcal.types import UserError
+
+MAIN_NETWORK = "unet"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is compared: a loss on a network and a data set, at the setting that validation chose."""
+
+    key: str  # "mbls", "mbls penalty=l2", "transunet mbls"
+    label: str  # "MbLS", "MbLS (penalty l2)", "MbLS, TransUNet"
+    dataset: str
+    network: str
+    method: str
+    setting: str  # the chosen one: "margin=10"; empty where nothing is tuned
+    runs: tuple[str, ...]  # of the chosen setting: one per seed and fold
+    tried: Mapping[str, float]  # every setting that was run, with its mean validation Dice
+    runs_tried: Mapping[str, tuple[str, ...]]  # and its runs
+
+    @property
+    def variant(self) -> str:
+        """What sets it apart from the plain method: "penalty=l2"; empty for the method with its defaults."""
+        return self.key.removeprefix(f"{self.network} ").removeprefix(self.method).strip()
+
+
+@dataclass(frozen=True)
+class Results:
+    """Scores and bins of some runs, read once."""
+
+    scores: pd.DataFrame  # scores.csv of all runs, with contender, seed, fold, patient and chosen
+    contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
+    runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The data sets, in the order in which they come."""
+        return tuple(dict.fromkeys(c.dataset for c in self.contenders))
+
+    def on(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
+        """The contenders on a data set, and on a network if named."""
+        return tuple(c for c in self.contenders if c.dataset == dataset and network in (None, c.network))
+
+    def main(self, dataset: str) -> tuple[Contender, ...]:
+        """The contenders of the main tables: on the main network, each method as it is, or its variants if only they ran."""
+        here = self.on(dataset, MAIN_NETWORK) or self.on(dataset, self.on(dataset)[0].network)
+        plain = {c.method for c in here if not c.variant}
+        return tuple(c for c in here if not c.variant or c.method not in plain)
+
+    def data(self, dataset: str) -> dict[str, Any]:
+        """What the runs remember of a data set: classes, regions, recipe."""
+        data: dict[str, Any] = next(r["data"] for r in self.runs.values() if r["data"]["name"] == dataset)
+        return data
+
+    def mean_class(self, dataset: str) -> str:
+        """The class whose row is the mean over foreground classes; over regions where the data set is scored by regions."""
+        return "mean (region)" if self.data(dataset)["regions"] else "mean"
+
+    def overall_class(self, dataset: str, metric: str) -> str:
+        """The class whose row sums a metric up: `all` for calibration, which knows no regions, else the mean."""
+        return "all" if METRICS[metric].of == "bins" else self.mean_class(dataset)
+
+    def rows(self, *, split: str = "test", corruption: str = "", calibrator: str = "") -> pd.DataFrame:
+        """The rows of the chosen runs under one condition, pooled ones left out."""
+        s = self.scores
+        wanted = s["chosen"] & (s["split"] == split) & (s["corruption"] == corruption) & (s["calibrator"] == calibrator)
+        return s[wanted & (s["case"] != "pooled")]
+
+    def per_case(self, dataset: str, metric: str, kind: str, **condition: str) -> pd.DataFrame:
+        """Values of a metric, a row per case and a column per contender that has them in all its runs; means over seeds.
+
+        NaN where there is no value. A surface distance is none where an object was missed or invented, be it in one of
+        several seeds or, for the mean over classes, in one of several classes: else missing one would look like success.
+        """
+        table = self._mean_over_seeds(dataset, metric, kind, condition)
+        if METRICS[metric].of == "surfaces" and metric != "missed":
+            table = table.mask(self._mean_over_seeds(dataset, "missed", kind, condition) > 0)
+        return table
+
+    def _mean_over_seeds(self, dataset: str, metric: str, kind: str, condition: Mapping[str, str]) -> pd.DataFrame:
+        rows = self.rows(**condition)
+        rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["class"] == kind)]
+        table = rows.pivot_table(index="case", columns="contender", values="value", aggfunc="mean", dropna=False, sort=True)
+        found = set(rows["run"])
+        return table[[c.key for c in self.on(dataset) if found.issuperset(c.runs)]]
+
+    def lacking(self, dataset: str, **condition: str) -> tuple[str, ...]:
+        """The chosen runs on a data set that were not scored under a condition, such as `calibrator="ts"`."""
+        found = set(self.rows(**condition)["run"])
+        return tuple(run for c in self.on(dataset) for run in c.runs if run not in found)
+
+    def patients(self, dataset: str) -> pd.Series[str]:
+        """The patient of each test case."""
+        rows = self.scores[self.scores["dataset"] == dataset]
+        return rows.drop_duplicates("case").set_index("case")["patient"]
+
+    def bins(
+        self, contender: Contender, *, split: str = "test", corruption: str = "", calibrator: str = ""
+    ) -> dict[str, Any]:
+        """Reliability bins of a contender, its seeds and folds added up: arrays under `top` (B,) and `per_class` (K, B).
+
+        Also `mean_logits` (true class, logit), `voxels` per true class, and the names of the `classes`.
+        """
+        what = {"split": split, "corruption": corruption, "calibrator": calibrator}
+        total: dict[str, Any] = {}
+        for run in contender.runs:
+            value = read_json(Path(self.runs[run]["folder"]) / "bins.json") or {"entries": []}
+            entry = next((e for e in value["entries"] if all(e[k] == v for k, v in what.items())), None)
+            if entry is None:
+                missing = ", ".join(f"{k} {v}" for k, v in what.items() if v)
+                raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
+            part: dict[str, Any] = {kind: {k: np.array(v) for k, v in entry[kind].items()} for kind in ("top", "per_class")}
+            if "fine" in entry:
+                part["fine"] = {k: np.array(v, dtype=float) for k, v in entry["fine"].items()}
+            part |= {"voxels": np.array(entry["voxels"], dtype=float)}
+            part |= {"mean_logits": np.array(entry["mean_logits"]) * part["voxels"][:, None]}
+            total = _added(total, part) if total else part
+            classes = value["classes"]
+        return total | {"mean_logits": total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None], "classes": classes}
+
+
+def _added(a: Any, b: Any) -> Any:
+    return {key: _added(a[key], b[key]) for key in a} if isinstance(a, dict) else a + b
