@@ -45,10 +45,10 @@ class Clock(Callback):
 def through_segcal(settings: RunSettings, cases: CaseSet, out: Path) -> float:
     """Median seconds from one batch to the next, as `segcal train` runs them."""
     slices = training._slices(settings, cases)
-    model = training.Segmentation(settings, cases, slices.shape)
-    trainer, clock = training._trainer(settings, out, progress=False), Clock()
+    model = training.Segmentation(settings, cases, slices)
+    trainer, clock = training._trainer(settings, out, training.Best(out), progress=False), Clock()
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
-    trainer.fit(model, training._loader(settings, slices), training._case_loader(cases, settings))
+    trainer.fit(model, training._loader(settings, slices, model.order), training._case_loader(cases, settings))
     return statistics.median(b - a for a, b in zip(clock.stamps[3:-1], clock.stamps[4:], strict=True))
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,11 +18,11 @@ from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
-from segcal.evaluation import evaluate
+from segcal.evaluation import evaluate, fine_bins
 from segcal.inference import open_run, volume_logits
 from segcal.posthoc import cache_logits, calibrate
 from segcal.prediction import grouped, predict, summary
-from segcal.store import read_run, write_json
+from segcal.store import alone, read_run, write_json
 from segcal.training import train
 from segcal.types import UserError
 
@@ -222,10 +223,67 @@ def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, mon
         )
     assert pick(table, calibrator="ts", metric="nll") != pick(table, calibrator="", metric="nll")
     assert set(facts) == {"ts", "lts", "vs"}
-    assert not list(run.root.glob(".logits-*"))
+    assert not (run.root / ".logits").exists()
     before = len(seen)
     calibrate(run, ["ts"])
     assert len(seen) == before
+
+
+def test_a_new_fit_drops_every_score_of_the_old_one(run):
+    calibrate(run, ["ts", "vs"])
+    evaluate(run, calibrator="ts", corruption="gaussian_noise:0.05")
+    evaluate(run, calibrator="ts", split="val")
+    (run.root / ".logits").mkdir()  # left by a killed process
+    (run.root / ".logits" / "junk.npy").write_bytes(b"x")
+    path = run.root / "calibrators" / "ts.json"
+    values = json.loads(path.read_text())
+    calibrate(run, ["ts"], again=True)
+    assert json.loads(path.read_text()).keys() == values.keys()
+    assert not (run.root / ".logits").exists()
+    conditions = {(row["split"], row["corruption"], row["calibrator"]) for row in rows(run)}
+    assert conditions == {("test", "", ""), ("test", "", "ts"), ("test", "", "vs")}
+    entries = json.loads((run.root / "bins.json").read_text())["entries"]
+    assert {(e["split"], e["corruption"], e["calibrator"]) for e in entries} == conditions
+
+
+def test_two_at_once_do_not_share_a_run(run):
+    with alone(run.root), ThreadPoolExecutor(1) as pool:
+        with pytest.raises(UserError, match="another process is at work on .*ce; wait until it is done"):
+            pool.submit(evaluate, run).result()
+        evaluate(run)  # the one who holds it may go on
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(evaluate, run).result()
+
+
+def test_changed_arrays_are_refused(tmp_path):
+    mine = prepare("phantom", to=tmp_path / "cases", n_cases=6, shape=(4, 24, 24)).cases
+    done = trained(mine, tmp_path / "run", "network.width=2", "training.epochs=1")
+    path = mine.root / f"{mine.split('test')[0]}.label.npy"
+    array = np.load(path)
+    array[0] = 1 - array[0].clip(0, 1)
+    np.save(path, array)
+    with pytest.raises(UserError, match="is not what was prepared; prepare the data set again with --again"):
+        evaluate(done)
+    with pytest.raises(UserError, match="is not what was prepared"):
+        train(done.settings, tmp_path / "other", progress=False)
+
+
+def test_fine_bins_are_counted_like_a_loop(run, cases):
+    image, label = volume(cases, cases.split("test")[0])
+    logits = run.logits(image)
+    label[0, :3] = -100
+    count, hit = fine_bins(logits, label).tolist()
+    probs = torch.softmax(logits, 1)
+    want = [[0, 0] for _ in count]
+    for z, y, x in (label > 0).nonzero().tolist():
+        conf, pred = probs[z, :, y, x].max(0)
+        want[min(int(conf * len(count)), len(count) - 1)][0] += 1
+        want[min(int(conf * len(count)), len(count) - 1)][1] += int(pred == label[z, y, x])
+    assert [list(pair) for pair in zip(count, hit, strict=True)] == want
+    evaluate(run)
+    entry = json.loads((run.root / "bins.json").read_text())["entries"][0]
+    assert sum(entry["fine"]["count"]) == sum(entry["top"]["count"])
+    assert sum(entry["fine"]["hit"]) == sum(entry["top"]["hit"])
 
 
 def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
@@ -282,6 +340,20 @@ def test_predictions_lie_where_their_image_lies(run, images, tmp_path):
         assert body["expected_ml"] == pytest.approx(probs[1].sum() * millilitres, rel=1e-3)
         low, high = body["interval_90_ml"]
         assert low <= body["expected_ml"] <= high
+
+
+def test_a_prediction_is_not_made_twice_nor_overwritten(run, images, tmp_path):
+    out = tmp_path / "out"
+    first = predict(run, images, out)
+    segs = sorted(out.glob("*_seg.nii.gz"))
+    segs[0].write_bytes(b"corrected by hand")
+    assert predict(run, images, out) == first
+    assert segs[0].read_bytes() == b"corrected by hand"
+    calibrate(run, ["ts"])
+    with pytest.raises(UserError, match="has another prediction of .*; choose another --out, or --again to replace it"):
+        predict(run, images, out, calibrator="ts")
+    predict(run, images, out, calibrator="ts", again=True)
+    assert segs[0].read_bytes() != b"corrected by hand"
 
 
 def test_a_prepared_case_is_predicted_as_it_is_evaluated(tmp_path):

@@ -302,7 +302,7 @@ def test_an_unreadable_source_is_the_sources_fault(root, tmp_path, monkeypatch):
             raise PermissionError(13, os.strerror(13), str(path))
         return real(path).st_size and "digest"
 
-    monkeypatch.setattr("segcal.store.sha256", refuse)
+    monkeypatch.setattr("segcal.store.files.sha256", refuse)
     with pytest.raises(UserError, match=rf"{bad.name} cannot be read: Permission denied; mend it, or leave"):
         prepare("mine", root, tmp_path / "cases")
 

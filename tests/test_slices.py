@@ -110,7 +110,7 @@ def test_slices_without_foreground_can_be_left_out(cases, recorded, monkeypatch)
     if recorded:  # then labels need not be read
         for id in "ab":
             cases.case(id)["foreground_slices"] = [s for case, s in kept if case == id]
-        monkeypatch.setattr(store, "_mapped", lambda path, real=store._mapped: unreadable(real(path)))
+        monkeypatch.setattr(store.cases, "_mapped", lambda path, real=store.cases._mapped: unreadable(real(path)))
     found = Slices(cases, "train", keep_empty=False)
     monkeypatch.undo()
     assert len(found) == len(kept) < len(Slices(cases, "train"))
@@ -188,7 +188,9 @@ def n_open_maps(root):
 def test_cases_are_opened_once_when_they_are_read(cases, monkeypatch):
     found, opened = Slices(cases, "train"), []
     assert n_open_maps(cases.root) == 0
-    monkeypatch.setattr(store, "_mapped", lambda path, real=store._mapped: opened.append(path.name) or real(path))
+    monkeypatch.setattr(
+        store.cases, "_mapped", lambda path, real=store.cases._mapped: opened.append(path.name) or real(path)
+    )
     for i in (0, 1, 0, 2):
         found[i]
     assert opened == ["a.image.npy", "a.label.npy"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from safetensors.torch import load_file
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
-from segcal.store import read_run, write_json
+from segcal.inference import open_run
+from segcal.losses import LOSSES
+from segcal.networks import NETWORKS
+from segcal.store import alone, read_run, write_json
 from segcal.training import train
 from segcal.types import UserError
 
@@ -34,7 +38,7 @@ def settings(cases, *overrides, **values):
 
 def log(out):
     with (out / "log.csv").open() as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if k not in ("seconds", "memory_mb")} for row in csv.DictReader(file)]
 
 
 def weights(out):
@@ -49,7 +53,13 @@ def test_a_run_leaves_what_it_promises(cases, tmp_path):
     info = train(settings(cases, "loss.name=mbls_dice", "loss.margin=0.1"), tmp_path / "run", progress=False)
     assert info["status"] == "finished"
     assert info["data"]["checksum"] == cases.info["checksum"]
-    assert info["settings"]["loss"] == {"name": "mbls_dice", "margin": 0.1}
+    loss = info["settings"]["loss"]
+    assert loss["margin"] == 0.1
+    assert loss == {"name": "mbls_dice"} | LOSSES["mbls_dice"].settings | {"margin": 0.1}  # defaults are written out
+    assert info["settings"]["network"] == {"name": "unet"} | NETWORKS["unet"].settings | {"width": 2}
+    assert info["settings"]["training"]["keep_empty"] is cases.info["settings"]["recipe"]["keep_empty"]
+    assert info["settings"]["machine"]["accelerator"] in ("cpu", "cuda", "mps")
+    assert info["data"]["splits"] == {name: len(cases.split(name)) for name in ("train", "val", "test")}
     assert info["versions"]["torch"].startswith("2.")
     assert info["seconds"] > 0
     assert info["peak_memory_mb"] > 50
@@ -57,7 +67,8 @@ def test_a_run_leaves_what_it_promises(cases, tmp_path):
     assert [int(row["epoch"]) for row in rows] == [0, 1]
     assert [float(row["lr"]) for row in rows] == [1e-3, 1e-4]
     assert {"train_loss", "train_ce", "train_soft_dice", "train_margin_penalty", "val_dice", "val_ece"} <= set(rows[0])
-    assert info["best"]["val_dice"] == max(float(row["val_dice"]) for row in rows)
+    assert info["best"]["val_dice"] == pytest.approx(max(float(row["val_dice"]) for row in rows), abs=1e-6)
+    assert rows[info["best"]["epoch"]]["val_dice"] == max(row["val_dice"] for row in rows)
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
@@ -81,9 +92,91 @@ def test_a_finished_run_is_left_alone(cases, tmp_path):
     first = train(settings(cases), tmp_path / "run", progress=False)
     assert train(settings(cases), tmp_path / "run", progress=False) == first
     assert train(settings(cases, "machine.workers=1"), tmp_path / "run", progress=False) == first
+    same_words = ["loss.name=ce", "network.name=unet", "training.batch=4", "training.keep_empty=true"]
+    assert train(settings(cases, *same_words), tmp_path / "run", progress=False) == first  # defaults may be named
     with pytest.raises(UserError, match="was started with another loss, training; choose another --out, or --again"):
         train(settings(cases, "loss.name=ls", "training.lr=0.1"), tmp_path / "run", progress=False)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "scores.csv").write_text("old")
     assert train(settings(cases), tmp_path / "run", again=True, progress=False)["id"] != first["id"]
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "run" / "scores.csv").exists()
+
+
+def test_a_second_process_is_refused(cases, tmp_path):
+    with alone(tmp_path / "run"), ThreadPoolExecutor(1) as pool:
+        second = pool.submit(train, settings(cases), tmp_path / "run", progress=False)
+        with pytest.raises(UserError, match="another process is at work on .*run; wait until it is done"):
+            second.result()
+    assert not (tmp_path / "run").exists()
+
+
+class Stopped(BaseException):
+    """Stands for a kill at this very place."""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["training.augment=true", "loss.name=mbls"],
+        ["training.augment=true", "machine.workers=1"],
+        ["network.name=transunet", "network.width=4", "network.depth=1"],  # with dropout
+    ],
+    ids=["augmented", "worker", "dropout"],
+)
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(cases, tmp_path, monkeypatch, more):
+    """The third epoch's checkpoint is cut off halfway; the run goes on from the second one, to the same end."""
+    chosen, out = settings(cases, *more, **{"training.epochs": 4}), tmp_path / "killed"
+    whole = train(chosen, tmp_path / "whole", progress=False)
+    real, n_saved = torch.save, []
+
+    def cut(value, path):
+        n_saved.append(path)
+        real(value, path)
+        if len(n_saved) == 3:
+            with Path(path).open("r+b") as file:
+                file.truncate(100)
+            raise Stopped
+
+    monkeypatch.setattr(torch, "save", cut)
+    with pytest.raises(Stopped):
+        train(chosen, out, progress=False)
+    monkeypatch.undo()
+    assert {path.parent for path in n_saved} == {out / "checkpoints"}  # never through another file system
+    assert torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 1
+    assert train(chosen, out, progress=False)["best"] == whole["best"]
+    assert log(out) == log(tmp_path / "whole")
+    assert same(weights(out), weights(tmp_path / "whole"))
+
+
+def test_a_damaged_checkpoint_is_named(cases, tmp_path):
+    train(settings(cases), tmp_path / "run", progress=False)
+    info = read_run(tmp_path / "run")
+    write_json(tmp_path / "run" / "run.json", info | {"status": "running"})
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").write_bytes(b"PK nonsense")
+    with pytest.raises(UserError, match="last.ckpt is damaged; --again starts the run over"):
+        train(settings(cases), tmp_path / "run", progress=False)
+
+
+def test_a_run_with_nonsense_in_it_is_named(cases, tmp_path):
+    train(settings(cases), tmp_path / "run", progress=False)
+    info = read_run(tmp_path / "run")
+    info["settings"]["training"]["epochs"] = "many"
+    write_json(tmp_path / "run" / "run.json", info)
+    with pytest.raises(UserError, match="setting training.epochs: "):
+        open_run(tmp_path / "run")
+
+
+def test_tensorboard_gets_what_is_logged(cases, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    info = train(settings(cases, "machine.loggers=['tensorboard']"), tmp_path / "run", progress=False)
+    (folder,) = {path.parent for path in (tmp_path / "run" / "tensorboard").rglob("events.*")}
+    events = EventAccumulator(str(folder)).Reload()
+    assert [event.value for event in events.Scalars("val_dice")] == pytest.approx(
+        [float(row["val_dice"]) for row in log(tmp_path / "run")], abs=1e-6
+    )
+    assert info["status"] == "finished"
 
 
 def test_no_folder_of_the_users_is_replaced(cases, tmp_path):
@@ -135,8 +228,10 @@ def test_orders_are_seeded_and_shared_out(monkeypatch):
         sampler = EpochSampler(7, 3, seed)
         sampler.set_epoch(epoch)
         assert len(list(sampler)) == len(sampler)
-        assert all(len(batch) == 3 for batch in list(sampler)[:-1])
-        return [index for batch in sampler for index in batch]
+        assert all(len(batch) == 3 for batch, _ in list(sampler)[:-1])
+        seeds = [own for _, own in sampler]
+        assert len(set(seeds)) == len(seeds)
+        return [index for batch, _ in sampler for index in batch]
 
     assert sorted(orders(0, 1)) == list(range(7))
     assert orders(0, 1) == orders(0, 1) != orders(0, 1, epoch=1)
@@ -160,11 +255,17 @@ def run(*args):
     return subprocess.run(args[0], capture_output=True, text=True, env=env, check=False, timeout=300)
 
 
+def timed(out):
+    with (out / "log.csv").open() as file:
+        return [(row["epoch"], row["seconds"], row["memory_mb"]) for row in csv.DictReader(file)]
+
+
 def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
     """kill -9 in the middle of an epoch, twice; the weights are those of a run that was left in peace."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     more = ("--epochs", "6", "--loss", "mbls", "--set", "training.augment=true")
     assert run(command(cases, whole, *more)).returncode == 0
+    before = []
     for seen in (1, 3):
         process = subprocess.Popen(
             command(cases, killed, *more),
@@ -178,20 +279,26 @@ def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert json.loads((killed / "run.json").read_text())["status"] == "running"
+        before = timed(killed)[: seen - 1] + before[seen - 1 :]
     assert run(command(cases, killed, *more)).returncode == 0
     assert log(killed) == log(whole)
+    assert timed(killed)[:2] == before[:2]  # the epochs before the kill were not run again
     assert same(weights(killed), weights(whole))
     assert read_run(killed)["status"] == "finished"
 
 
 def test_two_processes_train_together(cases, tmp_path):
-    more = ("--epochs", "2", "--devices", "2", "--strategy", "ddp", "--set", "machine.accelerator=cpu")
+    more = ("--json", "--epochs", "2", "--devices", "2", "--strategy", "ddp", "--set", "machine.accelerator=cpu")
     done = run(command(cases, tmp_path / "run", *more))
     assert done.returncode == 0, done.stderr
-    assert read_run(tmp_path / "run")["status"] == "finished"
-    rows = log(tmp_path / "run")
-    assert len(rows) == 2
-    assert 0 <= float(rows[-1]["val_dice"]) <= 1
+    assert json.loads(done.stdout)["status"] == "finished"  # once, not once per process
+    both = log(tmp_path / "run")
+    # one process with the batch of both sees the same mean gradient; batch statistics and rounding differ a little
+    one = train(settings(cases, "training.batch=8", "machine.accelerator=cpu"), tmp_path / "one", progress=False)
+    for a, b in zip(both, log(tmp_path / "one"), strict=True):
+        assert float(a["train_loss"]) == pytest.approx(float(b["train_loss"]), rel=0.15)
+        assert float(a["val_ece"]) == pytest.approx(float(b["val_ece"]), abs=0.1)
+    assert one["status"] == "finished"
 
 
 def test_half_precision(cases, tmp_path):

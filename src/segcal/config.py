@@ -106,8 +106,13 @@ def run_settings(values: Mapping[str, Any], *, config: Path | None = None, overr
     for key, value in values.items():
         if value is not None:
             _put(merged, key, value)
+    return checked(merged)
+
+
+def checked(values: Mapping[str, Any]) -> RunSettings:
+    """Settings from plain values, such as those in a `run.json`."""
     try:
-        return RunSettings.model_validate(merged)
+        return RunSettings.model_validate(values)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
 
@@ -146,6 +151,8 @@ def _sentence(error: ValidationError) -> str:
         return f"unknown setting {key!r}" + (
             f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(_keys(RunSettings))}"
         )
+    if first["type"] == "model_type" and key in ("loss", "network"):
+        return f"{key} is a section; name one with {key}.name={first['input']}"
     return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {json.dumps(first['input'], default=str)}"
 
 

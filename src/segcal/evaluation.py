@@ -5,7 +5,8 @@ Memory does not depend on the number of cases: what is kept of a case are its ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from segcal.corruptions import CORRUPTIONS, case_seed, corrupt, parse
 from segcal.data.slices import volume
 from segcal.inference import Run
 from segcal.metrics import METRICS, Reliability, cece, confusion, label_map, reliability, surfaces
-from segcal.store import CaseSet, open_cases, read_json, read_rows, write_json, write_rows
+from segcal.store import CaseSet, alone, open_cases, read_json, read_rows, write_json, write_rows
 from segcal.types import IGNORE, UserError, check_choice
 
 Progress = Callable[[int, int], None]
+FINE = 1000  # bins of confidence for risk and coverage
 POOLED, ALL, MEAN = "pooled", "all", "mean"
 REGION = "{} (region)"
 
@@ -44,22 +46,25 @@ def evaluate(
     corruption = _canonical(corruption)
     named = corruption + (f"@{seed}" if corruption and seed else "")  # scores with another seed are other scores
     what = {"split": split, "corruption": named, "calibrator": calibrator}
-    path = run.root / "scores.csv"
-    old = read_rows(path)
-    known = [row for row in old if all(row[key] == value for key, value in what.items())]
-    if known and not again:
-        return [dict(row) for row in known]
-    cases = cases or data_of(run)
+    with alone(run.root, nested=True):  # two at once would lose each other's rows
+        known = [row for row in read_rows(run.root / "scores.csv") if _is(row, what)]
+        if known and not again:
+            return [dict(row) for row in known]
+        return _evaluate(run, cases or data_of(run), what, corruption, seed, progress)
+
+
+def _evaluate(
+    run: Run, cases: CaseSet, what: dict[str, str], corruption: str, seed: int, progress: Progress | None
+) -> list[dict[str, Any]]:
+    split, calibrator = what["split"], what["calibrator"]
     fitted = calibrators.load(calibrator_path(run, calibrator), expect=run.identity) if calibrator else None
     ids = cases.split(split, run.settings.fold)
     if not ids:
         raise UserError(f"split {split!r} of {cases.name} (fold {run.settings.fold}) has no cases")
     common = _common(run) | what
     rows: list[dict[str, Any]] = []
-    total, logit_sums = (
-        Reliability.zero(len(run.classes) + 1),
-        torch.zeros(len(run.classes) + 1, len(run.classes) + 2).double(),
-    )
+    n_classes = len(run.classes) + 1
+    total, sums = Reliability.zero(n_classes), _Sums.zero(n_classes)
     for i, id in enumerate(ids, start=1):
         image, label = volume(cases, id)
         if corruption:
@@ -69,16 +74,33 @@ def evaluate(
             logits = fitted(logits, image)
         bins = reliability(logits, label)
         total += bins
-        logit_sums += _logit_sums(logits, label)
+        sums += _Sums(_logit_sums(logits, label), fine_bins(logits, label))
         spacing = cases.case(id)["spacing"]
         rows += [common | row for row in _case_rows(id, logits, label, bins, run, spacing)]
         if progress is not None:
             progress(i, len(ids))
     rows += [common | row for row in _bin_rows(POOLED, total, run.classes)]
-    kept = [row for row in old if not all(row[key] == value for key, value in what.items())]
-    write_rows(path, [*kept, *rows])
-    _write_bins(run.root / "bins.json", what, total, logit_sums, run.classes)
+    path = run.root / "scores.csv"
+    write_rows(path, [*(row for row in read_rows(path) if not _is(row, what)), *rows])
+    _write_bins(run.root / "bins.json", what, total, sums, run.classes)
     return rows
+
+
+def _is(row: Mapping[str, Any], what: Mapping[str, str]) -> bool:
+    return all(row[key] == value for key, value in what.items())
+
+
+def forget(run: Run, calibrator: str) -> None:
+    """Drop every score and bin of a calibrator, whatever the split and corruption: it is about to be fitted anew."""
+    what = {"calibrator": calibrator}
+    scores, bins = run.root / "scores.csv", run.root / "bins.json"
+    with alone(run.root, nested=True):
+        rows = read_rows(scores)
+        if any(_is(row, what) for row in rows):
+            write_rows(scores, [row for row in rows if not _is(row, what)])
+        values = read_json(bins)
+        if values is not None:
+            write_json(bins, values | {"entries": [entry for entry in values["entries"] if not _is(entry, what)]})
 
 
 def _canonical(corruption: str) -> str:
@@ -92,6 +114,7 @@ def _canonical(corruption: str) -> str:
 def data_of(run: Run) -> CaseSet:
     """The run's data set, refused if it is no longer what it was."""
     cases = open_cases(Path(run.settings.data))
+    cases.check_arrays()
     if cases.info["checksum"] != run.info["data"]["checksum"]:
         raise UserError(f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train again")
     return cases
@@ -105,7 +128,7 @@ def calibrator_path(run: Run, name: str) -> Path:
 
 def _common(run: Run) -> dict[str, Any]:
     settings = run.settings
-    text = " ".join(f"{key}={value}" for key, value in sorted(settings.loss.settings.items()))
+    text = " ".join(f"{key}={value}" for key, value in sorted(settings.loss.settings.items()) if key != "ignore_index")
     names = {"run": run.root.name, "dataset": run.info["data"]["name"], "network": settings.network.name}
     return names | {"method": settings.loss.name, "setting": text}
 
@@ -163,6 +186,34 @@ def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict
     return rows + [{"case": id, "class": name, "metric": "cece", "value": value} for name, value in named]
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """What figures need beside the scores, as values that add."""
+
+    logits: Tensor  # (true class, logit and last the number of voxels)
+    fine: Tensor  # (2, FINE): voxels and hits per fine bin of confidence
+
+    @classmethod
+    def zero(cls, n_classes: int) -> _Sums:
+        return cls(torch.zeros(n_classes, n_classes + 1).double(), torch.zeros(2, FINE).double())
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(self.logits + other.logits, self.fine + other.fine)
+
+
+def fine_bins(logits: Tensor, label: Tensor) -> Tensor:
+    """Voxels and hits (2, FINE) per fine equal-width bin of the predicted class's confidence, on foreground voxels.
+
+    Fifteen bins are enough for ECE; the risk among the surest voxels needs to tell 0.95 from 0.99.
+    """
+    inside = (label > 0).flatten()  # IGNORE is negative
+    wanted = logits.movedim(1, -1).reshape(-1, logits.shape[1])[inside]  # (voxels, K)
+    conf, pred = torch.softmax(wanted.float(), 1).max(1)
+    hit = (pred == label.flatten()[inside]).double()
+    index = (conf * FINE).long().clamp(max=FINE - 1)
+    return torch.stack([torch.bincount(index, minlength=FINE).double(), torch.bincount(index, hit, FINE)])
+
+
 def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     """Per true class (K rows): the summed logits, and in the last column the number of voxels."""
     member = torch.stack([(label == k).flatten(1) for k in range(logits.shape[1])], 1).to(logits.dtype)  # (D, K, V)
@@ -172,12 +223,14 @@ def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     return torch.cat([sums.double().sum(0), member.sum(2).double().sum(0).unsqueeze(1)], 1)
 
 
-def _write_bins(path: Path, what: dict[str, str], total: Reliability, sums: Tensor, classes: tuple[str, ...]) -> None:
+def _write_bins(path: Path, what: dict[str, str], total: Reliability, sums: _Sums, classes: tuple[str, ...]) -> None:
     values = read_json(path) or {"classes": ["background", *classes], "entries": []}
     entry: dict[str, Any] = dict(what)
     for name, bins in (("top", total.top), ("per_class", total.classes)):
         entry[name] = {"count": bins.count.tolist(), "conf": bins.conf.tolist(), "hit": bins.hit.tolist()}
-    entry["mean_logits"] = [[v / max(row[-1], 1.0) for v in row[:-1]] for row in sums.tolist()]
-    entry["voxels"] = [int(row[-1]) for row in sums.tolist()]
-    others = [old for old in values["entries"] if any(old[key] != value for key, value in what.items())]
+    entry["fine"] = {"count": sums.fine[0].int().tolist(), "hit": sums.fine[1].int().tolist()}
+    rows = sums.logits.tolist()
+    entry["mean_logits"] = [[v / max(row[-1], 1.0) for v in row[:-1]] for row in rows]
+    entry["voxels"] = [int(row[-1]) for row in rows]
+    others = [old for old in values["entries"] if not _is(old, what)]
     write_json(path, values | {"entries": [*others, entry]})

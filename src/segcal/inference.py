@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from segcal.config import RunSettings
+from segcal.config import RunSettings, checked
 from segcal.hardware import INFERENCE_BATCH, channels_last
 from segcal.networks import build_network
 from segcal.store import read_run
@@ -32,7 +32,7 @@ class Run:
     @property
     def settings(self) -> RunSettings:
         """The settings it was trained with."""
-        return RunSettings.model_validate(self.info["settings"])
+        return checked(self.info["settings"])
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -70,8 +70,7 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
     info = read_run(root)
     if info.get("status") != "finished":
         raise UserError(f"{root} is not finished; the same segcal train command goes on with it")
-    chosen = RunSettings.model_validate(info["settings"])
-    data = info["data"]
+    chosen, data = checked(info["settings"]), info["data"]
     network = build_network(chosen.network.name, len(data["channels"]), len(data["classes"]) + 1, **chosen.network.settings)
     try:
         network.load_state_dict(load_file(root / "checkpoints" / "best.safetensors"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from torch import Tensor
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
 from segcal.data.slices import volume
-from segcal.evaluation import calibrator_path, data_of, evaluate
+from segcal.evaluation import calibrator_path, data_of, evaluate, forget
 from segcal.inference import Run
-from segcal.store import CaseSet
+from segcal.store import CaseSet, alone
 from segcal.types import UserError, check_choice
 
 Progress = Callable[[int, int], None]
@@ -32,17 +32,29 @@ def calibrate(
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
     cases = data_of(run)
-    missing = [name for name in names if again or not (run.root / "calibrators" / f"{name}.json").is_file()]
-    if missing:
-        with tempfile.TemporaryDirectory(dir=run.root, prefix=".logits-") as folder:
-            cached = cache_logits(run, cases, Path(folder), progress)
-            for name in missing:
-                fitted = CALIBRATORS[name].fit(cached)
-                calibrators.save(fitted, calibrator_path(run, name), identity=run.identity)
-    evaluate(run, cases=cases)  # the test rows to compare with
-    for name in names:
-        evaluate(run, cases=cases, calibrator=name, again=again or name in missing, progress=progress)
+    with alone(run.root, nested=True):
+        missing = [name for name in names if again or not (run.root / "calibrators" / f"{name}.json").is_file()]
+        if missing:
+            _fit(run, cases, missing, progress)
+        evaluate(run, cases=cases)  # the test rows to compare with
+        for name in names:
+            evaluate(run, cases=cases, calibrator=name, progress=progress)
     return {name: calibrators.load(calibrator_path(run, name), expect=run.identity).facts() for name in names}
+
+
+def _fit(run: Run, cases: CaseSet, names: Sequence[str], progress: Progress | None) -> None:
+    """Fit and save; every score of an earlier fit goes first."""
+    folder = run.root / ".logits"
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
+    folder.mkdir()
+    try:
+        cached = cache_logits(run, cases, folder, progress)
+        for name in names:
+            fitted = CALIBRATORS[name].fit(cached)
+            forget(run, name)
+            calibrators.save(fitted, calibrator_path(run, name), identity=run.identity)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def cache_logits(

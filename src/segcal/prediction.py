@@ -21,7 +21,7 @@ from segcal.data.catalog import Recipe
 from segcal.data.images import Grid, from_array, restored
 from segcal.evaluation import calibrator_path
 from segcal.inference import Run
-from segcal.store import write_image, write_json
+from segcal.store import read_json, sha256, write_image, write_json
 from segcal.types import UserError
 
 Progress = Callable[[int, int], None]
@@ -35,11 +35,13 @@ def predict(
     *,
     calibrator: str = "",
     probabilities: bool = False,
+    again: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Write `<name>_seg.nii.gz`, `<name>_confidence.nii.gz` and `<name>_summary.json` per case; returns the summaries.
 
-    Channels of a case come as `name_0000`, `name_0001` ..., or in one 4D file.
+    Channels of a case come as `name_0000`, `name_0001` ..., or in one 4D file. A case that this run has predicted from these
+    files is left alone unless `again`, also if its label map was corrected by hand; another's files are not replaced.
     """
     groups = grouped(images, len(run.info["data"]["channels"]))
     fitted = calibrators.load(calibrator_path(run, calibrator), expect=run.identity) if calibrator else None
@@ -47,6 +49,13 @@ def predict(
     out.mkdir(parents=True, exist_ok=True)
     summaries = {}
     for i, (name, paths) in enumerate(groups.items(), start=1):
+        about = _about(run, paths, calibrator, probabilities)
+        known = read_json(out / f"{name}_summary.json")
+        if known is not None and not again:
+            if any(known.get(key) != value for key, value in about.items()):
+                raise UserError(f"{out} has another prediction of {name!r}; choose another --out, or --again to replace it")
+            summaries[name] = known
+            continue
         probs, label, original = _probabilities(run, paths, fitted, keeps_labels=keeps_labels)
         confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
         write_image(out / f"{name}_seg.nii.gz", from_array(label, original))
@@ -55,12 +64,18 @@ def predict(
             for k, kind in enumerate(("background", *run.classes)):
                 slug = re.sub(r"\W+", "-", kind)
                 write_image(out / f"{name}_prob_{k}_{slug}.nii.gz", from_array(probs[k], original))
-        about = {"images": [path.name for path in paths], "run": run.root.name, "calibrator": calibrator or None}
         summaries[name] = about | summary(probs, label, run.classes, original.spacing)
         write_json(out / f"{name}_summary.json", summaries[name])
         if progress is not None:
             progress(i, len(groups))
     return summaries
+
+
+def _about(run: Run, paths: Sequence[Path], calibrator: str, probabilities: bool) -> dict[str, Any]:
+    """What a prediction was made from."""
+    sources = {path.name: sha256(path) for path in paths if path.is_file()}
+    made = {"run": run.root.name, "run_id": run.info["id"], "calibrator": calibrator or None, "probabilities": probabilities}
+    return {"images": sources} | made
 
 
 def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ...]]:

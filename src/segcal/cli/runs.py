@@ -135,10 +135,13 @@ def calibrate(
 
 def _show_scores(tables: dict[str, list[dict[str, Any]]], as_json: bool, facts: dict[str, Any] | None = None) -> None:
     """Means over cases of the main metrics, a row per table."""
-    keys = {"dice": "mean", "asd": "mean", "hd95": "mean", "missed": "mean", "ece": "all", "cece": "all", "nll": "all"}
     from segcal.metrics import METRICS
 
-    table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in keys), title="mean over cases")
+    regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
+    mean = "mean (region)" if regions else "mean"  # where a data set is scored by regions, those are its scores
+    keys = {"dice": mean, "asd": mean, "hd95": mean, "missed": mean, "ece": "all", "cece": "all", "nll": "all"}
+    title = "mean over cases" + (", overlap and distances of regions" if regions else "")
+    table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in keys), title=title)
     values: dict[str, Any] = {}
     for name, rows in tables.items():
         means = {key: _mean(rows, key, kind) for key, kind in keys.items()}
@@ -160,6 +163,7 @@ def predict(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the predictions go.")],
     calibrator: Annotated[str, typer.Option(help="With a fitted calibrator: ts, lts or vs.")] = "",
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Also write a map per class.")] = False,
+    again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Segment images: label map, confidence and volumes, in each image's own geometry."""
@@ -175,6 +179,7 @@ def predict(
             out,
             calibrator=calibrator,
             probabilities=probabilities,
+            again=again,
             progress=lambda i, n: shown.update(task, completed=i, total=n),
         )
     table = Table("case", "class", "ml", "expected ml", "90 % interval", "mean confidence", "unsure share")

@@ -8,8 +8,11 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 
-class EpochSampler(Sampler[list[int]]):
-    """Batches of a new order every epoch, from seed and epoch alone; each process takes every so many-th item of it."""
+class EpochSampler(Sampler[tuple[list[int], int]]):
+    """Batches of a new order every epoch, from seed and epoch alone; each process takes every so many-th item of it.
+
+    With each batch comes a seed of its own, for what augmentation draws, whoever loads it and whatever was loaded before.
+    """
 
     def __init__(self, n_items: int, batch: int, seed: int) -> None:
         self.n_items, self.batch, self.seed, self.epoch = n_items, batch, seed, 0
@@ -18,11 +21,14 @@ class EpochSampler(Sampler[list[int]]):
         """Lightning tells which epoch it is."""
         self.epoch = epoch
 
-    def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(self.n_items, generator=torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch)))
+    def __iter__(self) -> Iterator[tuple[list[int], int]]:
+        generator = torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch))
+        order = torch.randperm(self.n_items, generator=generator)
         rank, world = _place()
         padded = torch.cat([order, order[: -self.n_items % world]])  # every process has the same number
-        return iter([part.tolist() for part in padded[rank::world].split(self.batch)])
+        seeds = torch.randint(1 << 62, (len(self), world), generator=generator)
+        parts = padded[rank::world].split(self.batch)
+        return iter([(part.tolist(), int(seed)) for part, seed in zip(parts, seeds[:, rank], strict=True)])
 
     def __len__(self) -> int:
         world = _place()[1]

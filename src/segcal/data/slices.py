@@ -102,13 +102,18 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """Slices by the batch: an item is what a list of indices asks for."""
+    """Slices by the batch: an item is what a list of indices and a seed for augmentation ask for."""
 
     def __init__(self, slices: Slices) -> None:
         self.slices = slices
 
-    def __getitem__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        return self.slices.batch(indices)
+    def __getitem__(self, wanted: tuple[list[int], int]) -> tuple[Tensor, Tensor]:
+        indices, seed = wanted
+        if not self.slices.augment:
+            return self.slices.batch(indices)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return self.slices.batch(indices)
 
 
 def volume(cases: CaseSet, id: str) -> tuple[Tensor, Tensor]:

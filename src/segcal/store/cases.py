@@ -1,0 +1,116 @@
+"""A prepared data set: a folder `cases/<name>/` with `cases.json` and two arrays per case.
+
+`<id>.image.npy` is (D, C, H, W) float32 in [0, 1], `<id>.label.npy` (D, H, W) uint8, where 255 marks voxels to ignore. D
+counts slices, each one contiguous read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.store.files import sha256
+from segcal.types import UserError
+
+IGNORED = 255
+"""The stored label of voxels to ignore; other labels are 0 (background) to the number of classes."""
+
+FORMAT = 1
+"""The version of `cases.json`; raised when older files can no longer be read."""
+
+
+@dataclass(frozen=True)
+class CaseSet:
+    """A prepared data set, opened; arrays are memory-mapped when asked for."""
+
+    root: Path
+    info: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The data set's key."""
+        return str(self.info["name"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The foreground classes; label 1 is the first."""
+        return tuple(self.info["classes"])
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The image channels (modalities)."""
+        return tuple(self.info["channels"])
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every case."""
+        return tuple(self.info["cases"])
+
+    @property
+    def n_folds(self) -> int:
+        """How many ways the cases are split: 1, or one per patient where a case is left out in turn."""
+        return len(self.info["splits"])
+
+    def split(self, name: str, fold: int = 0) -> tuple[str, ...]:
+        """The case ids of `train`, `val` or `test`."""
+        if not 0 <= fold < self.n_folds:
+            raise UserError(f"fold must lie in 0..{self.n_folds - 1} for {self.name}; got {fold}")
+        if name not in self.info["splits"][fold]:
+            raise UserError(f"unknown split {name!r}; choose one of train, val, test")
+        return tuple(self.info["splits"][fold][name])
+
+    def case(self, id: str) -> dict[str, Any]:
+        """What `cases.json` says of a case."""
+        if id not in self.info["cases"]:
+            raise UserError(f"{self.name} has no case {id!r}")
+        record: dict[str, Any] = self.info["cases"][id]
+        return record
+
+    def image(self, id: str) -> NDArray[np.float32]:
+        """The image (D, C, H, W), memory-mapped."""
+        return _mapped(array_path(self.root, id, "image"))
+
+    def label(self, id: str) -> NDArray[np.uint8]:
+        """The label map (D, H, W), memory-mapped."""
+        return _mapped(array_path(self.root, id, "label"))
+
+    def check_arrays(self) -> None:
+        """Refuse arrays that were changed since `cases.json` was written; only younger files are read for it."""
+        written = (self.root / "cases.json").stat().st_mtime_ns
+        for id, record in self.info["cases"].items():
+            for kind, known in record["sha256"].items():
+                path = array_path(self.root, id, kind)
+                if not path.is_file() or (path.stat().st_mtime_ns > written and sha256(path) != known):
+                    raise UserError(f"{path} is not what was prepared; prepare the data set again with --again")
+
+
+def array_path(root: Path, id: str, kind: str) -> Path:
+    """Where a case's `image` or `label` array lies."""
+    return root / f"{id}.{kind}.npy"
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path} ({error}); prepare the data set again with --again") from None
+
+
+def open_cases(root: Path) -> CaseSet:
+    """Open a prepared data set."""
+    path = root / "cases.json"
+    if not path.is_file():
+        raise UserError(f"{root} is not a prepared data set (it has no cases.json); run segcal prepare first")
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        version = info["format"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; prepare the data set again with --again") from None
+    if version != FORMAT:
+        raise UserError(f"{path} has format {version}, this segcal reads {FORMAT}; prepare the data set again with --again")
+    return CaseSet(root, info)

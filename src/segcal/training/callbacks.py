@@ -1,0 +1,102 @@
+"""What a run keeps: its best weights, a row of `log.csv` per epoch, and the checkpoint to go on from."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Callback
+
+from segcal.store import read_rows, replacing, save_weights, write_rows
+from segcal.training.module import Segmentation
+from segcal.types import UserError
+
+
+class Checkpoints(TorchCheckpointIO):
+    """Checkpoints written beside their place and then renamed: a kill leaves the old one or the new one, whole.
+
+    Lightning's own writes them in the system's temporary folder, from where the last move may be a copy.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write, then rename."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as partial:
+            torch.save(checkpoint, partial)
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
+        """Read tensors and plain values, nothing else."""
+        try:
+            found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception:  # torch names a dozen: a damaged archive, a short file, a foreign class
+            raise UserError(f"{path} is damaged; --again starts the run over") from None
+        return found
+
+
+class Best(Callback):
+    """Keep the weights with the best validation Dice as safetensors; the first of equals."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out / "checkpoints" / "best.safetensors"
+        self.facts: dict[str, Any] = {"epoch": -1, "val_dice": -1.0, "val_ece": -1.0}
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save if this epoch is better than all before."""
+        scores = {name: float(trainer.callback_metrics[name].nan_to_num(0)) for name in ("val_dice", "val_ece")}
+        if scores["val_dice"] > self.facts["val_dice"]:
+            self.facts = {"epoch": trainer.current_epoch} | scores
+            if trainer.is_global_zero:
+                save_weights(self.path, cast(Segmentation, pl_module).network.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Goes into the checkpoint, so that a resumed run knows what it has to beat."""
+        return self.facts
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Comes back from it."""
+        self.facts = state_dict
+
+
+class Log(Callback):
+    """A row of `log.csv` per epoch: losses, their parts, validation Dice and ECE, learning rate, seconds, memory."""
+
+    def __init__(self, out: Path) -> None:
+        self.path, self.start, self.lr = out / "log.csv", 0.0, 0.0
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock, and note the rate before the schedule moves on."""
+        self.start, self.lr = time.perf_counter(), trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write the row, over all processes; rows of epochs that were lost with a killed run are dropped."""
+        module = cast(Segmentation, pl_module)
+        names = list(module.sums)  # the same in every process: each has a first batch
+        sums = torch.stack([module.sums[name].double() for name in names])
+        counts = torch.tensor([module.counts[name] for name in names], device=sums.device, dtype=sums.dtype)
+        memory = torch.tensor(_peak_memory(), device=sums.device)
+        sums, counts, memory = (
+            trainer.strategy.reduce(x, reduce_op=op) for x, op in ((sums, "sum"), (counts, "sum"), (memory, "max"))
+        )
+        if not trainer.is_global_zero:
+            return
+        row: dict[str, Any] = {"epoch": trainer.current_epoch}
+        row |= {f"train_{name}": round(value, 6) for name, value in zip(names, (sums / counts).tolist(), strict=True)}
+        row |= {name: round(float(trainer.callback_metrics[name]), 6) for name in ("val_dice", "val_ece")}
+        row |= {"lr": self.lr, "seconds": round(time.perf_counter() - self.start, 2), "memory_mb": round(memory.item())}
+        before = [old for old in read_rows(self.path) if int(old["epoch"]) < trainer.current_epoch]
+        write_rows(self.path, [*before, row])
+
+
+def _peak_memory() -> float:
+    """Of this process: what the GPU held, or else what the system counted."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / (1 << 20)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

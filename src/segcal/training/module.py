@@ -1,0 +1,96 @@
+"""What Lightning trains: network, objective and protocol in one module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from segcal.config import RunSettings
+from segcal.data.sampling import EpochSampler, epoch_seed
+from segcal.data.slices import Slices, volume
+from segcal.hardware import channels_last
+from segcal.inference import volume_logits
+from segcal.losses import Criterion
+from segcal.metrics import CalibrationScores, OverlapScores
+from segcal.networks import build_network
+from segcal.store import CaseSet
+from segcal.types import UserError
+
+PARTS_EVERY = 20  # batches between looks at the parts of a loss, which cost a pass over the logits each
+
+
+class Segmentation(L.LightningModule):
+    """Network, objective and protocol; thin over the functions."""
+
+    def __init__(self, settings: RunSettings, cases: CaseSet, slices: Slices) -> None:
+        super().__init__()
+        self.run, self.cases, self.frame = settings, cases, slices.shape
+        self.order = EpochSampler(len(slices), settings.training.batch, settings.seed)
+        torch.manual_seed(settings.seed)
+        n_classes = len(cases.classes) + 1
+        network = build_network(settings.network.name, len(cases.channels), n_classes, **settings.network.settings)
+        self.network = channels_last(network)
+        self.criterion = Criterion(settings.loss.name, **settings.loss.settings)
+        self.overlap = OverlapScores(n_classes, distances=False)
+        self.calibration = CalibrationScores(n_classes)
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the order of the next epoch: Lightning asks for the first batches before it tells which epoch it is."""
+        self.order.set_epoch(checkpoint["epoch"] + 1)
+
+    def on_train_epoch_start(self) -> None:
+        """Begin the epoch's own random numbers (dropout, augmentation)."""
+        torch.manual_seed(epoch_seed(self.run.seed, self.current_epoch) * 1009 + self.global_rank)
+        self.sums, self.counts = {}, {}
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        """The loss of one batch; its parts now and then."""
+        image, label = batch
+        logits = self.network(image.contiguous(memory_format=torch.channels_last))
+        loss: Tensor = self.criterion(logits, label)
+        if not torch.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss.item()} in epoch {self.current_epoch}; lower training.lr or the loss's weight"
+            )
+        self._note("loss", loss.detach())
+        if index % PARTS_EVERY == 0:
+            for name, value in self.criterion.parts(logits, label).items():
+                self._note(name, value)
+        return loss
+
+    def _note(self, name: str, value: Tensor) -> None:
+        self.sums[name] = self.sums.get(name, torch.zeros((), device=value.device)) + value
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the last epoch's scores."""
+        self.overlap.reset()
+        self.calibration.reset()
+
+    def validation_step(self, id: str, index: int) -> None:
+        """One whole volume; a process with fewer cases than others gets an empty id at the end."""
+        if not id:
+            return
+        image, label = volume(self.cases, id)
+        image, label = image.to(self.device), label.to(self.device)
+        logits = volume_logits(self.network, image, self.frame).movedim(0, 1)[None]  # (1, K, D, H, W)
+        self.overlap.update(logits, label[None], spacing=None)
+        self.calibration.update(logits, label[None])
+
+    def on_validation_epoch_end(self) -> None:
+        """The scores of all processes; the mean volume Dice chooses the checkpoint."""
+        self.log("val_dice", self.overlap.compute()["dice_mean"].float(), sync_dist=False, prog_bar=True)
+        self.log("val_ece", self.calibration.compute()["ece"].float(), sync_dist=False, prog_bar=True)
+
+    def configure_optimizers(self) -> Any:
+        """Adam, and a lower rate from half-time."""
+        chosen = self.run.training
+        optimizer = torch.optim.Adam(self.network.parameters(), lr=chosen.lr, fused=True)
+        half = max(1, chosen.epochs // 2)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [half], gamma=chosen.lr_drop)
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
