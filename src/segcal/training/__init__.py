@@ -33,7 +33,7 @@ from segcal.training.callbacks import Best, Checkpoints, Log
 from segcal.training.module import Segmentation
 from segcal.types import UserError
 
-__all__ = ["Segmentation", "facts", "resolved", "train"]
+__all__ = ["Best", "Segmentation", "facts", "resolved", "train"]
 
 LOGGERS = {"tensorboard": "TensorBoardLogger", "wandb": "WandbLogger", "mlflow": "MLFlowLogger"}
 OURS = ("checkpoints", "calibrators", "log.csv", "scores.csv", "bins.json", *LOGGERS, "run.json")  # what --again takes away
@@ -191,9 +191,7 @@ def _slices(settings: RunSettings, cases: CaseSet) -> Slices:
 
 
 def _loader(settings: RunSettings, slices: Slices, order: EpochSampler) -> DataLoader[tuple[Tensor, Tensor]]:
-    own = (
-        torch.Generator()
-    )  # the loader's, which else draws from the network's random numbers, now before now after the seed
+    own = torch.Generator()  # else it draws from the network's random numbers, once before and once after they are seeded
     kwargs: dict[str, Any] = {"num_workers": settings.machine.workers, "persistent_workers": settings.machine.workers > 0}
     return DataLoader(Batches(slices), batch_size=None, sampler=order, generator=own, **kwargs)
 
