@@ -46,7 +46,7 @@ def _runs(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
         name = folder.name if folder.name not in found else str(folder)
         if name in found or any(info["id"] == other["id"] for other in found.values()):
             raise UserError(f"{folder} is given twice, or is a copy of another run; name each run once")
-        found[name] = info | {"folder": str(folder)}
+        found[name] = info | {"folder": str(folder), "patients": _patients(info)}
     if not found:
         raise UserError("there is no run to read; name the folders of finished runs, or of a study")
     return found
@@ -148,13 +148,13 @@ def _check_networks(contenders: Sequence[Contender]) -> None:
 def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
     path = Path(info["folder"]) / "scores.csv"
     table = pd.DataFrame(read_rows(path), columns=[*COLUMNS, "value"]).assign(run=name)
-    try:
-        table["value"] = pd.to_numeric(table["value"])
-    except (TypeError, ValueError):
-        raise UserError(f"{path} holds values that are no numbers; run segcal evaluate --again on the run") from None
-    if table.duplicated(list(COLUMNS)).any() or table[list(COLUMNS)].isna().any(axis=None):
+    if table.isna().any(axis=None) or table.duplicated(list(COLUMNS)).any():
         raise UserError(f"{path} is damaged: rows are there twice or in part; run segcal evaluate --again on the run")
-    patients = _patients(info)
+    try:
+        table["value"] = np.array([float(value) for value in table["value"]])  # NaN is written "nan", which pandas refuses
+    except ValueError:
+        raise UserError(f"{path} holds values that are no numbers; run segcal evaluate --again on the run") from None
+    patients = info["patients"]
     table["patient"] = table["case"].map(lambda case: patients.get(case, case))
     return table.assign(seed=info["settings"]["seed"], fold=info["settings"]["fold"])
 

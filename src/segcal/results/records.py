@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from segcal.calibrators import CALIBRATORS
 from segcal.metrics import METRICS
 from segcal.store import read_json
-from segcal.types import UserError
+from segcal.types import UserError, check_choice
 
 MAIN_NETWORK = "unet"
 
@@ -43,7 +44,7 @@ class Results:
 
     scores: pd.DataFrame  # scores.csv of all runs, with contender, seed, fold, patient and chosen
     contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
-    runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder"
+    runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder", and "patients" (of each case; empty if unknown)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -97,10 +98,19 @@ class Results:
         found = set(rows["run"])
         return table[[c.key for c in self.on(dataset) if found.issuperset(c.runs)]]
 
-    def lacking(self, dataset: str, **condition: str) -> tuple[str, ...]:
-        """The chosen runs on a data set that were not scored under a condition, such as `calibrator="ts"`."""
+    def lacking(self, contenders: Sequence[Contender], **condition: str) -> tuple[str, ...]:
+        """The runs of contenders that were not scored under a condition, such as `calibrator="ts"`."""
         found = set(self.rows(**condition)["run"])
-        return tuple(run for c in self.on(dataset) for run in c.runs if run not in found)
+        return tuple(run for c in contenders for run in c.runs if run not in found)
+
+    def require(self, contenders: Sequence[Contender], *, calibrator: str) -> None:
+        """Raise unless all were scored with a calibrator; empty for none."""
+        check_choice("calibrator", calibrator, ("", *CALIBRATORS))
+        for run in self.lacking(contenders, calibrator=calibrator):
+            how = (
+                f"segcal calibrate {self.runs[run]['folder']} --with {calibrator}" if calibrator else "segcal evaluate on it"
+            )
+            raise UserError(f"{run} has no test scores{calibrator and f' with {calibrator}'}; run {how} first")
 
     def patients(self, dataset: str) -> pd.Series[str]:
         """The patient of each test case."""

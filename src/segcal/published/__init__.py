@@ -1,0 +1,58 @@
+"""The numbers that the paper printed (Murugesan et al. 2023), under our keys for data sets, methods and metrics.
+
+What is not alike: its surface distances are in voxels, ours in mm; BraTS is scored by regions but calibrated on raw classes.
+Its "PROMISE" is our `prostate`, whose number of cases fits; its two classes have other names, so that only the means can be
+put side by side.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import pandas as pd
+
+TABLES = ("discriminative", "calibration", "posthoc", "penalty")
+COLUMNS = ("table", "class", "method", "penalty", "calibrator", "metric", "value")
+
+
+def published(dataset: str) -> pd.DataFrame:
+    """What the paper printed for a data set: a row per table, class, method, penalty, calibrator and metric.
+
+    No rows if the paper did not use it.
+
+    >>> rows = published("hippocampus")
+    >>> rows[(rows["table"] == "calibration") & (rows["method"] == "mbls")][["metric", "value"]].values.tolist()
+    [['ece', 0.033], ['cece', 0.088]]
+    >>> len(published("my-organs"))
+    0
+    """
+    rows = _everything()
+    return rows[rows["dataset"] == dataset][list(COLUMNS)].reset_index(drop=True)
+
+
+def published_datasets() -> tuple[str, ...]:
+    """The data sets that the paper has numbers for."""
+    return tuple(_everything()["dataset"].unique())
+
+
+def published_means() -> dict[tuple[str, str], pd.Series[float]]:
+    """The means that the paper ranks its methods by: per data set and metric a value of each method."""
+    rows = _everything()
+    rows = rows[rows["table"].isin(("discriminative", "calibration")) & rows["class"].isin(("mean", "mean (region)", "all"))]
+    groups = rows.groupby(["dataset", "metric"], sort=False)
+    return {(str(key[0]), str(key[1])): group.set_index("method")["value"] for key, group in groups}
+
+
+@cache
+def _everything() -> pd.DataFrame:
+    parts = []
+    for name in TABLES:
+        with files(__name__).joinpath(f"{name}.csv").open(encoding="utf-8") as file:
+            parts.append(pd.read_csv(file, keep_default_na=False).assign(table=name))
+    rows = pd.concat(parts, ignore_index=True)
+    overlap = rows["metric"].isin(("dice", "asd"))
+    mean = rows["dataset"].map(lambda name: "mean (region)" if name == "brats" else "mean")
+    rows["class"] = rows["class"].fillna(mean.where(overlap, "all"))
+    rows["method"] = rows["method"].fillna("mbls")  # the table of penalties is about that alone
+    return rows.fillna({"penalty": "l1", "calibrator": ""})

@@ -1,0 +1,242 @@
+"""Runs read together: who is a contender, what stands for it, what is refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from synthetic_runs import miss, scores_of, write_run
+
+from segcal.results import read_results
+from segcal.types import UserError
+
+CASES = tuple(f"c{i}" for i in range(8))
+
+
+def values(level):
+    return {(case, name, "dice"): level for case in CASES for name in "AB"} | {
+        key: 0.0 for case in CASES for key in [(case, n, m) for n in "AB" for m in ("asd", "missed")]
+    }
+
+
+# Contenders -----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_that_differ_in_seed_or_tuned_setting_are_one_contender(tmp_path):
+    for margin in (5, 8, 10):
+        for seed in (0, 1):
+            write_run(
+                tmp_path, f"m{margin}-{seed}", "mbls", settings={"margin": float(margin)}, seed=seed, val_dice=0.1 * margin
+            )
+    write_run(tmp_path, "ce", "ce")
+    write_run(tmp_path, "l2", "mbls", settings={"penalty": "l2"})
+    write_run(tmp_path, "plus", "mbls", network="unetpp")
+    found = read_results([tmp_path])
+    assert [c.key for c in found.contenders] == ["ce", "mbls", "mbls penalty=l2", "unetpp mbls"]
+    assert [c.label for c in found.contenders] == ["CE", "MbLS", "MbLS (penalty l2)", "MbLS, U-Net++"]
+    assert [c.variant for c in found.contenders] == ["", "", "penalty=l2", ""]
+    mbls = found.contenders[1]
+    assert (mbls.setting, mbls.runs) == ("margin=10", ("m10-0", "m10-1"))
+    assert mbls.tried == pytest.approx({"margin=5": 0.5, "margin=8": 0.8, "margin=10": 1.0})
+    assert [c.key for c in found.main("organs")] == ["ce", "mbls"]
+
+
+def test_a_default_setting_is_the_same_spelled_out(tmp_path):
+    write_run(tmp_path, "a", "mbls", settings={"margin": 10.0}, seed=0)
+    write_run(tmp_path, "b", "mbls", settings={"weight": 0.1, "ignore_index": 255}, seed=1)
+    (only,) = read_results([tmp_path]).contenders
+    assert only.runs == ("a", "b")
+
+
+def test_variants_stand_in_where_the_method_itself_was_not_run(tmp_path):
+    write_run(tmp_path, "ce", "ce", network="unetpp")
+    write_run(tmp_path, "mean", "mbls", settings={"class_reduction": "mean"}, network="unetpp")
+    found = read_results([tmp_path])
+    assert [c.key for c in found.main("organs")] == ["unetpp ce", "unetpp mbls class_reduction=mean"]
+
+
+def test_validation_alone_chooses(tmp_path):
+    """The setting with the worst test scores is chosen if validation says so, and a NaN never is."""
+    write_run(tmp_path, "good-on-test", "ls", settings={"alpha": 0.1}, val_dice=0.7, scores=values(0.9))
+    write_run(tmp_path, "good-on-val", "ls", settings={"alpha": 0.2}, val_dice=0.8, scores=values(0.1))
+    write_run(tmp_path, "diverged", "ls", settings={"alpha": 0.3}, val_dice=math.nan, scores=values(0.95))
+    found = read_results([tmp_path])
+    assert found.contenders[0].runs == ("good-on-val",)
+    assert set(found.rows()["run"]) == {"good-on-val"}
+    np.testing.assert_allclose(found.per_case("organs", "dice", "mean"), 0.1)
+
+
+def test_only_the_chosen_setting_needs_test_scores(tmp_path):
+    write_run(tmp_path, "a", "ls", settings={"alpha": 0.1}, val_dice=0.7, conditions=())
+    write_run(tmp_path, "b", "ls", settings={"alpha": 0.2}, val_dice=0.8)
+    assert read_results([tmp_path]).contenders[0].runs == ("b",)
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_averaged_per_case(tmp_path):
+    many = [scores_of(CASES, "AB", seed=seed) for seed in range(3)]
+    for seed, scores in enumerate(many):
+        write_run(tmp_path, f"s{seed}", seed=seed, scores=scores)
+    found = read_results([tmp_path]).per_case("organs", "dice", "A")
+    assert list(found.columns) == ["ce"]
+    for case in CASES:
+        assert found.loc[case, "ce"] == pytest.approx(sum(s[case, "A", "dice"] for s in many) / 3)
+
+
+def test_folds_are_united(tmp_path):
+    for fold in range(4):
+        for loss in ("ce", "mbls"):
+            write_run(tmp_path, f"{loss}{fold}", loss, fold=fold, cases=CASES[2 * fold : 2 * fold + 2])
+    found = read_results([tmp_path])
+    assert [len(c.runs) for c in found.contenders] == [4, 4]
+    table = found.per_case("organs", "ece", "all")
+    assert list(table.index) == list(CASES)
+    assert table.notna().all(axis=None)
+
+
+def test_a_missed_object_leaves_no_distance_behind(tmp_path):
+    """Neither the other class nor the other seed may stand in for it."""
+    scores = [scores_of(CASES, "AB", seed=seed) for seed in range(2)]
+    miss(scores[0], "c3", "B")
+    for seed in range(2):
+        write_run(tmp_path, f"s{seed}", seed=seed, scores=scores[seed])
+    found = read_results([tmp_path])
+    assert list(found.per_case("organs", "asd", "A")["ce"].isna()) == [False] * 8
+    for kind in ("B", "mean"):
+        assert list(found.per_case("organs", "asd", kind)["ce"].isna()) == [case == "c3" for case in CASES]
+    assert found.per_case("organs", "dice", "B").loc["c3", "ce"] == pytest.approx(scores[1]["c3", "B", "dice"] / 2)
+    assert found.per_case("organs", "missed", "mean").loc["c3", "ce"] == 0.5
+
+
+def test_patients_as_the_run_remembers_or_its_data_say(tmp_path):
+    write_run(tmp_path, "a", patients={case: f"p{i // 2}" for i, case in enumerate(CASES)})
+    assert read_results([tmp_path]).patients("organs").loc[list(CASES)].tolist() == [f"p{i // 2}" for i in range(8)]
+    write_run(tmp_path / "other", "b")
+    assert read_results([tmp_path / "other"]).patients("organs")["c1"] == "c1"
+    data = tmp_path / "other" / "nowhere"
+    data.mkdir()
+    record = {"format": 1, "checksum": "one", "cases": {case: {"patient": "p"} for case in CASES}}
+    (data / "cases.json").write_text(json.dumps(record))
+    assert read_results([tmp_path / "other" / "b"]).patients("organs")["c1"] == "p"
+    (data / "cases.json").write_text(json.dumps(record | {"checksum": "two"}))
+    assert read_results([tmp_path / "other" / "b"]).patients("organs")["c1"] == "c1"
+
+
+def test_regions_have_their_own_mean(tmp_path):
+    write_run(tmp_path, "a", regions={"W": [1, 2]})
+    write_run(tmp_path, "b", dataset="other")
+    found = read_results([tmp_path])
+    assert found.datasets == ("organs", "other")
+    assert found.mean_class("organs") == "mean (region)"
+    assert found.overall_class("organs", "hd95") == "mean (region)"
+    assert found.overall_class("organs", "nll") == "all"
+    assert found.mean_class("other") == "mean"
+
+
+def test_a_contender_counts_under_a_condition_only_with_all_its_runs(tmp_path):
+    both = ({}, {"calibrator": "ts"})
+    write_run(tmp_path, "ce0", conditions=both, seed=0)
+    write_run(tmp_path, "ce1", seed=1)
+    write_run(tmp_path, "ls", "ls", conditions=both)
+    found = read_results([tmp_path])
+    assert list(found.per_case("organs", "ece", "all", calibrator="ts").columns) == ["ls"]
+    assert found.lacking(found.contenders, calibrator="ts") == ("ce1",)
+    with pytest.raises(UserError, match="ce1 has no test scores with ts; run segcal calibrate .*ce1 --with ts first"):
+        found.require(found.contenders, calibrator="ts")
+    with pytest.raises(UserError, match="unknown calibrator 'tts'; choose one of , ts"):
+        found.require(found.contenders, calibrator="tts")
+
+
+def test_bins_of_seeds_are_added(tmp_path):
+    for seed in range(2):
+        folder = write_run(tmp_path, f"s{seed}", seed=seed)
+        top = {"count": [1.0, 2.0 + seed], "conf": [0.1, 1.5], "hit": [0.0, 2.0]}
+        entry = {"split": "test", "corruption": "", "calibrator": "", "top": top, "per_class": {"count": [[1.0]]}}
+        entry |= {"voxels": [2, 1 + seed], "mean_logits": [[1.0, 0.0], [0.0, 3.0 + seed]]}
+        (folder / "bins.json").write_text(json.dumps({"classes": ["background", "A"], "entries": [entry]}))
+    found = read_results([tmp_path])
+    bins = found.bins(found.contenders[0])
+    assert bins["top"]["count"].tolist() == [2.0, 5.0]
+    assert bins["mean_logits"].tolist() == [[1.0, 0.0], [0.0, pytest.approx((3 * 1 + 4 * 2) / 3)]]
+    with pytest.raises(UserError, match="s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"):
+        found.bins(found.contenders[0], calibrator="ts")
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+def refused(tmp_path, message, *folders):
+    with pytest.raises(UserError, match=message):
+        read_results(list(folders) or [tmp_path])
+
+
+def test_folders_that_are_no_finished_run(tmp_path):
+    with pytest.raises(UserError, match="there is no run to read"):
+        read_results([])
+    refused(tmp_path, "is not a run")
+    write_run(tmp_path, "half", status="running")
+    refused(tmp_path, "half is not finished; the same segcal train command goes on with it, or leave it out")
+
+
+def test_a_study_folder_is_its_runs(tmp_path):
+    write_run(tmp_path / "study" / "runs", "a")
+    write_run(tmp_path / "study" / "runs", "b", "ls")
+    assert set(read_results([tmp_path / "study"]).runs) == {"a", "b"}
+
+
+def test_a_run_named_twice(tmp_path):
+    run = write_run(tmp_path, "a")
+    refused(tmp_path, "is given twice, or is a copy of another run", run, run)
+
+
+def test_runs_of_one_name_in_two_folders(tmp_path):
+    runs = [write_run(tmp_path / "x", "a"), write_run(tmp_path / "y", "a", "ls")]
+    found = read_results(runs)
+    assert set(found.runs) == {"a", str(tmp_path / "y" / "a")}
+    assert found.per_case("organs", "dice", "A").shape == (8, 2)
+
+
+def test_other_data_protocol_or_repeats(tmp_path):
+    write_run(tmp_path / "data", "a")
+    write_run(tmp_path / "data", "b", "ls", checksum="two")
+    refused(tmp_path / "data", "b and a were trained on different preparations or splits of organs")
+    write_run(tmp_path / "training", "a")
+    write_run(tmp_path / "training", "b", "ls", epochs=3)
+    refused(tmp_path / "training", "b and a differ in their training settings; compare runs of one protocol")
+    write_run(tmp_path / "repeat", "a", settings={})
+    write_run(tmp_path / "repeat", "b", settings={})
+    refused(tmp_path / "repeat", "a, b are the same: ce .*with one seed; name one of them")
+    write_run(tmp_path / "seeds", "a", "ls", settings={"alpha": 0.1})
+    write_run(tmp_path / "seeds", "b", "ls", settings={"alpha": 0.2}, seed=1)
+    refused(tmp_path / "seeds", "the settings of ls were run with different seeds or folds")
+
+
+def test_data_sets_with_different_contenders(tmp_path):
+    write_run(tmp_path, "a")
+    write_run(tmp_path, "b", dataset="other")
+    write_run(tmp_path, "c", "ls", dataset="other")
+    refused(tmp_path, "organs has no run of ls; compare one data set, or run what is missing")
+
+
+def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
+    write_run(tmp_path / "none", "a", conditions=())
+    refused(tmp_path / "none", "a has no test scores; run segcal evaluate on it first")
+    assert len(read_results([tmp_path / "none"], scored=False).scores) == 0
+    write_run(tmp_path / "cases", "a")
+    write_run(tmp_path / "cases", "b", "ls", cases=CASES[:5])
+    refused(tmp_path / "cases", r"ls \(b\) and ce \(a\) were scored on different test cases")
+    for fold in range(2):
+        write_run(tmp_path / "folds", f"a{fold}", fold=fold, cases=CASES[4 * fold : 4 * fold + 4])
+    write_run(tmp_path / "folds", "b", "ls", cases=CASES[:4])
+    refused(tmp_path / "folds", r"ls \(b\) and ce \(a0, a1\) were scored on different test cases; run the folds")
+    for text, message in (("abc", "holds values that are no numbers"), ("0.5\nx", "is damaged: rows are there twice or in")):
+        run = write_run(tmp_path / text[:3], "a")
+        path = run / "scores.csv"
+        path.write_text(path.read_text().rstrip().rpartition(",")[0] + f",{text}\n")
+        refused(run.parent, message)
+    run = write_run(tmp_path / "twice", "a")
+    path = run / "scores.csv"
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    refused(run.parent, "is damaged: rows are there twice")
