@@ -2,7 +2,7 @@
 
 import math
 import time
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from segcal.ranking import (
     pairwise,
     rank_results,
     ranks,
+    signed_rank_p,
     stability,
     sum_rank,
 )
@@ -345,6 +346,30 @@ def test_pairs_are_tested_as_scipy_does():
     turned = pairwise(-values, "dice")  # the other way up, the same tests
     assert turned["p"].tolist() == pytest.approx(found["p"].tolist())
     assert turned["difference"].tolist() == pytest.approx((-found["difference"]).tolist())
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_signed_ranks_with_ties_are_those_of_all_choices_of_signs(n):
+    """Oracle: every way to choose signs, one by one, in how many is the sum of positive ranks as far from the middle?"""
+    rng = np.random.default_rng(n)
+    for _ in range(10):
+        values = rng.integers(-3, 4, n).astype(float)
+        own = values[values != 0]
+        places = rankdata(np.abs(own))
+        middle = places.sum() / 2
+        reached = abs(places[own > 0].sum() - middle)
+        sums = [sum(r for r, sign in zip(places, signs, strict=True) if sign) for signs in product((0, 1), repeat=len(own))]
+        expected = np.mean([abs(s - middle) >= reached - 1e-9 for s in sums])
+        assert signed_rank_p(values) == pytest.approx(expected)
+
+
+def test_signed_ranks_agree_with_scipy():
+    rng = np.random.default_rng(0)
+    for n in (6, 13, 50, 51, 200):
+        values = rng.normal(0.2, 1, n)
+        assert signed_rank_p(values) == pytest.approx(wilcoxon(values).pvalue)
+        tied = np.round(values, 1)
+        assert signed_rank_p(tied) == pytest.approx(wilcoxon(tied, method="asymptotic").pvalue, abs=0.05)
 
 
 def test_alike_and_few():

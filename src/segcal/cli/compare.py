@@ -1,0 +1,47 @@
+"""The verb about several runs: compare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from segcal.cli.app import AsJson, app, show
+from segcal.hardware import before_torch
+
+
+@app.command(epilog="Example: segcal compare runs/ce runs/mbls --table calibration --format latex")
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these: discriminative, calibration, ranking, tests, posthoc, penalty, ... May be repeated."),
+    ] = None,
+    format: Annotated[str, typer.Option(help="terminal, csv, markdown or latex.")] = "terminal",
+    out: Annotated[Path | None, typer.Option(help="Also write every table in every format into this folder.")] = None,
+    published: Annotated[bool, typer.Option("--published", help="Put the paper's values beside, where it has any.")] = False,
+    calibrator: Annotated[str, typer.Option(help="Compare after a fitted calibrator: ts, lts or vs.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: means with intervals, ranks, tests; per method the setting that validation chose."""
+    from segcal.types import check_choice
+
+    check_choice("format", format, ("terminal", "csv", "markdown", "latex"))
+    before_torch()
+    from segcal.results import read_results
+    from segcal.tables import FORMATS, all_tables, save_tables, to_rich
+
+    tables = all_tables(read_results(runs), table, calibrator=calibrator, published=published)
+    for path in save_tables(tables, out) if out is not None else ():
+        print(f"wrote {path}", file=sys.stderr)
+    if as_json:
+        show([one.values() for one in tables], Table(), as_json)
+    elif format == "terminal":
+        for one in tables:
+            Console().print(to_rich(one), "")
+    else:
+        print("\n".join(FORMATS[format][1](one) for one in tables), end="")

@@ -1,0 +1,77 @@
+"""Who is better, and how sure is that: ranks, intervals over patients, paired tests, and how stable a first place is.
+
+Values come as tables with a row per case and a column per contender. Which way is better stands in `METRICS`. No rule
+rewards a missed object: where one contender has no value and another has, it ranks last, and counts in an order of means as
+the worst value that anyone had on any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from segcal.ranking.bootstrap import bootstrap_means, stability
+from segcal.ranking.pairs import SIGNIFICANT, holm, pairwise, signed_rank_p
+from segcal.ranking.ranks import counted, mean_case_rank, ranks, sum_rank
+from segcal.results import Contender, Results
+from segcal.types import UserError, check_choice
+
+__all__ = ["MAIN", "SIGNIFICANT", "Ranking", "bootstrap_means", "counted", "holm", "main_values", "mean_case_rank"]
+__all__ += ["pairwise", "rank_results", "ranks", "signed_rank_p", "stability", "sum_rank"]
+
+MAIN = ("dice", "asd", "ece", "cece")
+"""The metrics that the paper ranks by."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Who is better on one data set: everything above for the main contenders and metrics."""
+
+    dataset: str
+    calibrator: str
+    contenders: tuple[Contender, ...]
+    values: Mapping[str, pd.DataFrame]  # per metric: cases x contenders, means over classes
+    patients: pd.Series[str]  # the patient of each case
+    means: Mapping[str, pd.DataFrame]  # per metric: mean, low and high of each contender
+    sum_rank: pd.DataFrame  # columns (data set, metric), sum, rank
+    case_rank: pd.DataFrame  # columns of metrics, mean, rank
+    stability: pd.DataFrame  # columns of metrics, overall
+    pairwise: Mapping[str, pd.DataFrame]  # per metric: a, b, difference, p, p_holm, n, note
+
+
+def rank_results(results: Results, dataset: str, *, calibrator: str = "", n: int = 2000, seed: int = 0) -> Ranking:
+    """Rank the main contenders on a data set, as they are or after a calibrator; needs at least two."""
+    check_choice("data set", dataset, results.datasets)
+    contenders = results.main(dataset)
+    if len(contenders) < 2:
+        raise UserError(f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another to rank them")
+    values = main_values(results, dataset, calibrator=calibrator)
+    patients = results.patients(dataset).reindex(values["dice"].index)
+    some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
+    if not some:
+        raise UserError(f"no contender on {dataset} has a value of {', '.join(values)}; there is nothing to rank")
+    return Ranking(
+        dataset,
+        calibrator,
+        contenders,
+        values,
+        patients,
+        {metric: bootstrap_means(table, patients, n=n, seed=seed) for metric, table in values.items()},
+        sum_rank({(dataset, metric): counted(table, metric).mean() for metric, table in some.items()}),
+        mean_case_rank(some),
+        stability(some, patients, n=n, seed=seed),
+        {metric: pairwise(table, metric, patients) for metric, table in some.items()},
+    )
+
+
+def main_values(results: Results, dataset: str, *, calibrator: str = "") -> dict[str, pd.DataFrame]:
+    """Per main metric the values of the main contenders on each case, means over classes; all must have them."""
+    contenders = results.main(dataset)
+    results.require(contenders, calibrator=calibrator)
+    kinds = {metric: results.overall_class(dataset, metric) for metric in MAIN}
+    columns = [c.key for c in contenders]
+    return {
+        metric: results.per_case(dataset, metric, kind, calibrator=calibrator)[columns] for metric, kind in kinds.items()
+    }

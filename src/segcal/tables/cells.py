@@ -1,0 +1,201 @@
+"""From scores to rows of cells: means over cases, intervals over patients, marks, and what must be said of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from segcal.calibrators import CALIBRATORS
+from segcal.metrics import METRICS
+from segcal.published import published, published_datasets
+from segcal.ranking import MAIN, bootstrap_means, counted, ranks
+from segcal.results import MAIN_NETWORK, Contender, Results
+from segcal.tables.records import Cell, Row
+
+DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
+N_SAMPLES, LEVEL = 2000, 0.95
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: a metric of a class (or all) under a condition, and the paper's table that has it."""
+
+    metric: str
+    kind: str
+    calibrator: str = ""
+    corruption: str = ""
+    name: str = ""  # before the metric's own label: a class
+    suffix: str = ""  # after it: a calibrator
+    source: str = ""  # the published table to look into
+
+    @property
+    def header(self) -> str:
+        """The printed head: class, metric, which way is better, unit."""
+        row = METRICS[self.metric]
+        return " ".join(filter(None, (self.name, row.label, row.arrow, row.unit and f"({row.unit})", self.suffix)))
+
+    @property
+    def digits(self) -> int:
+        """How many decimals are printed."""
+        return DIGITS[METRICS[self.metric].of]
+
+    @property
+    def condition(self) -> dict[str, str]:
+        """What `Results` asks for."""
+        return {"calibrator": self.calibrator, "corruption": self.corruption}
+
+
+def main_columns(results: Results, dataset: str, calibrator: str = "", corruption: str = "") -> tuple[Column, ...]:
+    """The four main metrics, each summed up over classes."""
+    return tuple(Column(m, results.overall_class(dataset, m), calibrator, corruption) for m in MAIN)
+
+
+def build_rows(
+    results: Results,
+    contenders: Sequence[Contender],
+    columns: Sequence[Column],
+    *,
+    block: str = "",
+    with_published: bool = False,
+) -> tuple[Row, ...]:
+    """A row per contender, a cell per column; the best and the second of each column are marked if there are several."""
+    cells = [_cells(results, contenders, column, with_published) for column in columns]
+    return tuple(Row(c.label, tuple(column[c.key] for column in cells), c.key, block) for c in contenders)
+
+
+def _cells(results: Results, contenders: Sequence[Contender], column: Column, with_published: bool) -> dict[str, Cell]:
+    dataset = contenders[0].dataset
+    values = results.per_case(dataset, column.metric, column.kind, **column.condition)
+    keys = [c.key for c in contenders if c.key in values]
+    values = values[keys]
+    means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
+    cells = {key: _cell(row, int(values[key].count())) for key, row in zip(keys, means.to_numpy().tolist(), strict=True)}
+    if METRICS[column.metric].of == "surfaces":
+        missed = results.per_case(dataset, "missed", column.kind, **column.condition)
+        for key in keys:
+            n_missed = int((missed[key] > 0).sum())
+            cells[key] = replace(cells[key], note=f"{n_missed} missed" if n_missed else "")
+    for key, mark in marks(values, column.metric).items():
+        cells[key] = replace(cells[key], best=mark == 1, second=mark == 2)
+    for c in contenders:
+        cells.setdefault(c.key, Cell(note="not scored"))
+        if with_published:
+            cells[c.key] = replace(cells[c.key], published=paper_value(c, column))
+    return cells
+
+
+def _cell(row: Sequence[float], n: int) -> Cell:
+    value, low, high = (None if math.isnan(x) else x for x in row)
+    return Cell(value, low, high, n)
+
+
+def marks(values: pd.DataFrame, metric: str) -> dict[str, int]:
+    """1 for the contenders with the best mean and 2 for the second best; none if all are alike, no second of two.
+
+    Who missed an object has no value there; for the marks that counts as the worst value that anyone had.
+    """
+    means = counted(values, metric).mean()
+    found = ranks(means.to_frame().T, metric)
+    if not len(found) or found.iloc[0].nunique() < 2:
+        return {}
+    places = sorted(found.iloc[0].unique())[: 2 if len(means) > 2 else 1]
+    return {
+        str(key): places.index(rank) + 1 for key, rank in found.iloc[0].items() if rank in places and values[key].count()
+    }
+
+
+def paper_value(contender: Contender, column: Column) -> float | None:
+    """What the paper has for a cell; `None` if it has nothing."""
+    if contender.network != MAIN_NETWORK or not column.source or column.corruption:
+        return None
+    rows = published(contender.dataset)
+    penalty = "l2" if "penalty=l2" in contender.variant else "l1"
+    wanted = {"table": column.source, "class": column.kind, "method": contender.method, "penalty": penalty}
+    wanted |= {"calibrator": column.calibrator, "metric": column.metric}
+    for key, value in wanted.items():
+        rows = rows[rows[key] == value]
+    return float(rows["value"].iloc[0]) if len(rows) else None
+
+
+def notes_on(
+    results: Results, contenders: Sequence[Contender], rows: Sequence[Row], columns: Sequence[Column], with_published: bool
+) -> tuple[str, ...]:
+    """The sentences under a table of means: over what, the interval, the marks, what is missing."""
+    dataset = contenders[0].dataset
+    cells = [cell for row in rows for cell in row.cells]
+    lines = [*_basis(results, contenders), *_marked(contenders, cells)]
+    for i, column in enumerate(columns):
+        if all(row.cells[i].value is None and row.cells[i].note != "not scored" for row in rows):
+            lines.append(f"{column.header} has no value in any case.")
+    if any("missed" in cell.note for cell in cells):
+        lines.append(
+            "Missed: the number of cases in which an object was missed or invented, so that it has no distance. The mean is "
+            "over the other cases; for the marks such a case counts as the worst distance that anyone had."
+        )
+    if any(cell.note == "not scored" for cell in cells):
+        lines.append("Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them.")
+    if with_published:
+        lines += _published(dataset, cells, any(METRICS[c.metric].of == "surfaces" for c in columns))
+    return tuple(lines)
+
+
+def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
+    dataset = contenders[0].dataset
+    rows = results.rows()
+    cases = rows.loc[rows["dataset"] == dataset, "case"].unique()
+    n_cases, n_patients = len(cases), results.patients(dataset).reindex(cases).nunique()
+    if n_patients < 2:
+        what = "One test case only" if n_cases == 1 else f"{n_cases} test cases of one patient only"
+        lines = [f"{what}: no interval and no test."]
+    else:
+        lines = [
+            f"Mean over {n_cases} test cases ± half of the {LEVEL:.0%} bootstrap interval over {n_patients} patients "
+            f"({N_SAMPLES:,} samples)."
+        ]
+    if not all(results.runs[run]["patients"] for c in contenders for run in c.runs):
+        lines.append("It is not known which cases are of one patient; each counts as a patient of its own.")
+    seeds = {c.label: len({results.runs[run]["settings"]["seed"] for run in c.runs}) for c in contenders}
+    if set(seeds.values()) != {1}:
+        told = ", ".join(f"{label} {n}" for label, n in seeds.items())
+        lines.append(f"Per case the mean over seeds: {told if len(set(seeds.values())) > 1 else max(seeds.values())}.")
+    return lines
+
+
+def _marked(contenders: Sequence[Contender], cells: Sequence[Cell]) -> list[str]:
+    if len(contenders) < 2:
+        return [f"{contenders[0].label} is the only contender: no marks and no ranks."]
+    if any(cell.second for cell in cells):
+        return ["Bold is the best mean, underlined the second."]
+    return ["Bold is the better mean."] if any(cell.best for cell in cells) else []
+
+
+def _published(dataset: str, cells: Sequence[Cell], distances: bool) -> list[str]:
+    if dataset not in published_datasets():
+        known = ", ".join(published_datasets())
+        return [f"The paper has no values for {dataset}; it has for {known}."]
+    if all(cell.published is None for cell in cells):
+        return ["The paper has no values for this table."]
+    return [f"In brackets the value that the paper has{'; its surface distances are in voxels' if distances else ''}."]
+
+
+def calibrated(title: str, calibrator: str) -> str:
+    """A title that says which calibrator was applied."""
+    return f"{title} with {CALIBRATORS[calibrator].label}" if calibrator else title
+
+
+def digits_of(columns: Sequence[Column]) -> tuple[int, ...]:
+    """The decimals of each column."""
+    return tuple(column.digits for column in columns)
+
+
+def headers_of(columns: Sequence[Column]) -> tuple[str, ...]:
+    """The heads of the columns."""
+    return tuple(column.header for column in columns)
+
+
+def labels_of(contenders: Sequence[Contender]) -> Mapping[str, str]:
+    """The printed name of each contender's key."""
+    return {c.key: c.label for c in contenders}

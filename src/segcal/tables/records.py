@@ -1,0 +1,89 @@
+"""What a table is: cells with a mean and its interval, rows, columns and the sentences that belong under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+NONE = "—"
+"""How a value that does not exist is printed."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table; `None` where there is none."""
+
+    value: float | None = None
+    low: float | None = None  # the interval, where there is one
+    high: float | None = None
+    n: int = 0  # how many cases (or runs) it is the mean of
+    best: bool = False  # in its column and block
+    second: bool = False
+    published: float | None = None  # what the paper has here
+    note: str = ""  # "2 missed"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: usually a contender. Rows of one block are compared with each other."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    key: str = ""
+    block: str = ""  # the heading over the row and its neighbours, if any
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as values; `segcal.tables` writes it as text. A cell per column in every row."""
+
+    key: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    digits: tuple[int, ...] = ()  # decimals of each column; below 0: that many significant digits
+    dataset: str = ""  # empty where there are several
+
+    def text(self, cell: Cell, column: int) -> str:
+        """A cell as plain text: the mean, half its interval, what is to be said of it, the paper's value.
+
+        >>> table = Table("t", "", ("DSC",), (), digits=(3,))
+        >>> table.text(Cell(0.8712, 0.86, 0.88, note="1 missed", published=0.867), 0)
+        '0.871 ± 0.010 (1 missed) [0.867]'
+        """
+        parts = [NONE if cell.value is None else self._number(cell.value, column)]
+        if cell.low is not None and cell.high is not None:
+            parts.append(f"± {self._number((cell.high - cell.low) / 2, column)}")
+        if cell.note:
+            parts.append(f"({cell.note})")
+        if cell.published is not None:
+            parts.append(f"[{self._number(cell.published, column)}]")
+        return " ".join(parts)
+
+    def _number(self, value: float, column: int) -> str:
+        digits = self.digits[column] if self.digits else 3
+        return f"{value:.{digits}f}" if digits >= 0 else f"{value:.{-digits}g}"
+
+    def values(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return asdict(self)
+
+
+def stacked(tables: Sequence[Table]) -> Table | None:
+    """Tables of several data sets as one, a block per data set; its columns are those of all. `None` for no table."""
+    if len(tables) < 2:
+        return tables[0] if tables else None
+    columns = {name: digits for t in tables for name, digits in zip(t.columns, t.digits, strict=True)}
+    rows = []
+    for table in tables:
+        place = {name: i for i, name in enumerate(table.columns)}
+        for row in table.rows:
+            cells = tuple(row.cells[place[name]] if name in place else Cell() for name in columns)
+            rows.append(replace(row, cells=cells, block=": ".join(filter(None, (table.dataset, row.block)))))
+    what = tables[0].title.partition(": ")[0]
+    title = f"{what}: {', '.join(t.dataset for t in tables)}"
+    notes = tuple(f"{t.dataset}: {note}" for t in tables for note in t.notes if not all(note in o.notes for o in tables))
+    shared = tuple(note for note in tables[0].notes if all(note in t.notes for t in tables))
+    return Table(tables[0].key, title, tuple(columns), tuple(rows), (*shared, *notes), tuple(columns.values()))

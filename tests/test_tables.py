@@ -1,0 +1,485 @@
+"""Tables: the right means, marks and sentences from any set of runs, and text that says the same in every format."""
+
+import csv
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic_runs import miss, scores_of, write_run
+
+from segcal.metrics import METRICS
+from segcal.ranking import bootstrap_means, rank_results
+from segcal.results import read_results
+from segcal.tables import (
+    FORMATS,
+    NEEDS,
+    TABLES,
+    Cell,
+    Row,
+    Table,
+    all_tables,
+    save_tables,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_rich,
+)
+from segcal.tables.cells import marks
+from segcal.types import UserError
+
+CASES = tuple(f"c{i}" for i in range(12))
+NOISE = tuple({"corruption": f"gaussian_noise:{s}"} for s in ("0.01", "0.02"))
+MAIN_HEADERS = ("DSC ↑", "ASD ↓ (mm)", "ECE ↓", "CECE ↓")
+
+
+def cells_of(table):
+    return {row.key: row.cells for row in table.rows}
+
+
+def notes(table):
+    return " ".join(table.notes)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A little of everything on hippocampus: methods, a variant, another network, calibrators, noise, settings."""
+    root = tmp_path_factory.mktemp("study")
+    common = {"dataset": "hippocampus", "classes": ("Anterior", "Posterior"), "cases": CASES}
+    common |= {"patients": {case: f"p{i // 2}" for i, case in enumerate(CASES)}}
+
+    def run(name, loss, shift, conditions=({},), **more):
+        many = [scores_of(CASES, common["classes"], shift=shift + 0.1 * k, seed=7) for k in range(len(conditions))]
+        for scores in many:
+            if loss == "mbls":
+                miss(scores, "c3", "Posterior")
+        write_run(root, name, loss, scores=many, conditions=conditions, **common, **more)
+
+    posthoc = ({}, {"calibrator": "ts"}, {"calibrator": "lts"})
+    run("ce", "ce", 0.0, (*posthoc, *NOISE))
+    run("ls1", "ls", 0.1, ({}, {"calibrator": "ts"}), settings={"alpha": 0.1}, val_dice=0.7)
+    run("ls2", "ls", 0.9, settings={"alpha": 0.2}, val_dice=0.6)
+    run("svls", "svls", 0.2, posthoc)
+    run("mbls", "mbls", 0.5, (*posthoc, *NOISE), settings={"margin": 8.0})
+    run("l2", "mbls", 0.3, settings={"penalty": "l2"})
+    run("plus-ce", "ce", 0.0, network="unetpp")
+    run("plus-mbls", "mbls", 0.4, network="unetpp")
+    return read_results([root])
+
+
+# Means, intervals, marks ----------------------------------------------------------------------------------------------
+
+
+def test_the_discriminative_table(study):
+    table = TABLES["discriminative"](study)
+    assert [row.label for row in table.rows] == ["CE", "LS", "SVLS", "MbLS"]
+    parts = ("mean", "Anterior", "Posterior")
+    assert table.columns == tuple(f"{kind} {metric}" for kind in parts for metric in ("DSC ↑", "ASD ↓ (mm)"))
+    assert (table.dataset, table.title) == ("hippocampus", "Discriminative performance: hippocampus")
+    for i, (kind, metric) in enumerate((kind, metric) for kind in parts for metric in ("dice", "asd")):
+        values = study.per_case("hippocampus", metric, kind)
+        expected = bootstrap_means(values, study.patients("hippocampus"))
+        for row in table.rows:
+            cell = row.cells[i]
+            assert (cell.value, cell.low, cell.high) == pytest.approx(tuple(expected.loc[row.key]))
+            assert cell.n == values[row.key].count()
+    assert "Mean over 12 test cases ± half of the 95% bootstrap interval over 6 patients (2,000 samples)." in table.notes
+    assert "Bold is the best mean, underlined the second." in table.notes
+
+
+def test_best_and_second_are_marked(study):
+    """`shift` orders the methods: mbls, svls, ls, ce, in every metric."""
+    table = TABLES["calibration"](study)
+    assert table.columns == ("ECE ↓", "CECE ↓")
+    for key, cells in cells_of(table).items():
+        assert {cell.best for cell in cells} == {key == "mbls"}
+        assert {cell.second for cell in cells} == {key == "svls"}
+
+
+@pytest.mark.parametrize("metric", ["dice", "ece", "confidence_gap"])
+def test_marks_follow_the_direction_of_the_metric(metric):
+    import pandas as pd
+
+    values = pd.DataFrame({"a": [-0.1], "b": [0.2], "c": [-0.3], "d": [0.2]})
+    expected = {"dice": {"b": 1, "d": 1, "a": 2}, "ece": {"c": 1, "a": 2}, "confidence_gap": {"a": 1, "b": 2, "d": 2}}
+    assert marks(values, metric) == expected[metric]
+    assert METRICS[metric].better == {"dice": "higher", "ece": "lower", "confidence_gap": "zero"}[metric]
+    assert marks(values[["b", "d"]], metric) == {}  # alike
+    assert 2 not in marks(values[["a", "b"]], metric).values()  # the second of two is no distinction
+    assert marks(values * math.nan, metric) == {}
+
+
+def test_missing_an_object_is_told_and_never_marked_as_success(tmp_path):
+    """`easy` has the better mean distance only because it misses the hard case."""
+    hard = scores_of(CASES, "AB")
+    hard["c5", "B", "asd"] = 40.0
+    easy = scores_of(CASES, "AB", shift=-0.001)
+    miss(easy, "c5", "B")
+    write_run(tmp_path, "hard", "ce", scores=hard, cases=CASES)
+    write_run(tmp_path, "easy", "mbls", scores=easy, cases=CASES)
+    table = TABLES["discriminative"](read_results([tmp_path]))
+    for i, name in enumerate(table.columns):
+        found, lost = cells_of(table)["ce"][i], cells_of(table)["mbls"][i]
+        if "ASD" in name and "A ASD" not in name:
+            assert lost.value < found.value
+            assert (found.best, lost.best) == (True, False)
+            assert (found.n, lost.n, found.note, lost.note) == (12, 11, "", "1 missed")
+        elif "DSC" not in name:
+            assert (lost.n, lost.note) == (12, "")
+    assert "(1 missed)" in to_markdown(table)
+    assert "an object was missed or invented, so that it has no distance" in notes(table)
+
+
+def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
+    data = {"dataset": "brats", "classes": ("NCR", "ED", "ET"), "regions": {"TC": [1, 3], "WT": [1, 2, 3]}, "cases": CASES}
+    write_run(tmp_path, "ce", **data)
+    write_run(tmp_path, "ls", "ls", **data)
+    found = read_results([tmp_path])
+    table = TABLES["discriminative"](found, published=True)
+    assert table.columns[::2] == ("mean (region) DSC ↑", "TC (region) DSC ↑", "WT (region) DSC ↑")
+    assert cells_of(table)["ce"][0].published == 0.839
+    assert "DSC and ASD are of regions (TC is NCR and ET; WT is NCR and ED and ET)" in notes(table)
+    assert "Of the raw classes NCR, ED, ET, not of regions." in TABLES["calibration"](found).notes
+    assert TABLES["ranking"](found).columns[0] == "DSC rank"
+
+
+# Other tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_posthoc_has_a_column_per_calibrator_and_says_who_lacks_it(study):
+    table = TABLES["posthoc"](study)
+    assert table.columns == tuple(f"{m} ↓ {c}" for m in ("ECE", "CECE") for c in ("Pre", "TS", "LTS"))
+    cells = cells_of(table)
+    assert cells["ls"][2] == Cell(note="not scored")
+    assert cells["ls"][1].value is not None
+    assert cells["mbls"][0].value == cells_of(TABLES["calibration"](study))["mbls"][0].value
+    assert "Not scored: some runs lack these scores; segcal calibrate" in notes(table)
+    assert [cells[key][2].second for key in ("ce", "svls", "mbls")] == [False, True, False]  # among those who have it
+
+
+def test_a_calibrator_applies_to_the_main_tables_or_is_refused(study):
+    with_ts = TABLES["calibration"](study, calibrator="ts")
+    assert with_ts.title == "Calibration with TS: hippocampus"
+    for key, cells in cells_of(with_ts).items():
+        assert cells[0].value == cells_of(TABLES["posthoc"](study))[key][1].value
+    with pytest.raises(UserError, match="ls1 has no test scores with lts; run segcal calibrate .*ls1 --with lts first"):
+        TABLES["calibration"](study, calibrator="lts")
+    with pytest.raises(UserError, match="unknown calibrator 'xx'"):
+        TABLES["calibration"](study, calibrator="xx")
+
+
+def test_penalty_stands_beside_its_method_and_nowhere_else(study):
+    table = TABLES["penalty"](study, published=True)
+    assert [row.label for row in table.rows] == ["MbLS", "MbLS (penalty l2)"]
+    assert table.columns == MAIN_HEADERS
+    assert [row.cells[0].published for row in table.rows] == [0.867, 0.864]
+    assert [row.cells[1].published for row in table.rows] == [None, None]
+    assert all("l2" not in row.key for row in TABLES["calibration"](study).rows)
+
+
+def test_robustness_has_a_block_per_severity(study):
+    table = TABLES["robustness"](study)
+    assert list(dict.fromkeys(row.block for row in table.rows)) == [
+        "as they are",
+        "Gaussian noise 0.01",
+        "Gaussian noise 0.02",
+    ]
+    assert table.columns == MAIN_HEADERS
+    noisy = {row.key: row for row in table.rows if row.block == "Gaussian noise 0.02"}
+    assert noisy["ls"].cells == (Cell(note="not scored"),) * 4
+    expected = study.per_case("hippocampus", "ece", "all", corruption="gaussian_noise:0.02")["ce"].mean()
+    assert noisy["ce"].cells[2].value == pytest.approx(expected)
+
+
+def test_backbones_compare_what_was_run_elsewhere_too(study):
+    table = TABLES["backbones"](study)
+    assert [(row.block, row.key) for row in table.rows] == [
+        ("U-Net", "ce"),
+        ("U-Net", "mbls"),
+        ("U-Net++", "unetpp ce"),
+        ("U-Net++", "unetpp mbls"),
+    ]
+    assert [row.cells[2].best for row in table.rows] == [False, True, False, True]  # within a network
+
+
+def test_selection_shows_every_setting_that_was_tried(study):
+    table = TABLES["selection"](study)
+    found = {row.label: (row.cells[0].value, row.cells[0].best) for row in table.rows}
+    assert found["LS, alpha=0.1"] == (0.7, True)
+    assert found["LS, alpha=0.2"] == (0.6, False)
+    assert found["MbLS, margin=8"] == (0.8, True)
+    assert "test cases had no say" in notes(table)
+
+
+def test_the_ranking_table_is_that_of_the_ranking(study):
+    table, found = TABLES["ranking"](study), rank_results(study, "hippocampus")
+    assert table.columns[:6] == ("DSC rank", "ASD rank", "ECE rank", "CECE rank", "sum of ranks", "mean case rank")
+    assert table.columns[6:8] == ("first overall (%)", "first in DSC (%)")
+    for key, cells in cells_of(table).items():
+        ranks = found.sum_rank.loc[key].tolist()
+        assert [cell.value for cell in cells[:6]] == pytest.approx([*ranks[:5], found.case_rank.loc[key, "mean"]])
+        shares = found.stability.loc[key, ["overall", "dice", "asd", "ece", "cece"]]
+        assert [cell.value for cell in cells[6:]] == pytest.approx((100 * shares).tolist())
+        assert cells[4].best == (key == "mbls")
+
+
+def test_the_table_of_tests(study):
+    table, found = TABLES["tests"](study), rank_results(study, "hippocampus").pairwise
+    assert [row.label for row in table.rows] == [
+        f"{a} − {b}" for a, b in zip(*_pairs(["CE", "LS", "SVLS", "MbLS"]), strict=True)
+    ]
+    for i, row in enumerate(table.rows):
+        assert row.cells[5].value == pytest.approx(found["ece"]["p_holm"][i])
+        assert row.cells[4].value == pytest.approx(found["ece"]["difference"][i])
+        assert row.cells[5].best == (found["ece"]["p_holm"][i] < 0.05)
+    assert "Holm's correction over the 6 pairs" in notes(table)
+    assert "DSC, ASD, ECE, CECE: too few patients for any difference to be significant." in table.notes
+
+
+def _pairs(names):
+    both = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return [a for a, _ in both], [b for _, b in both]
+
+
+# The paper's values ---------------------------------------------------------------------------------------------------
+
+
+def test_published_values_stand_beside(study, tmp_path):
+    table = TABLES["calibration"](study, published=True)
+    assert cells_of(table)["ce"][0].published == 0.052
+    assert cells_of(table)["mbls"][1].published == 0.088
+    assert all(cell.published is not None for row in table.rows for cell in row.cells)
+    assert all(cell.published is None for row in TABLES["calibration"](study).rows for cell in row.cells)
+    assert "In brackets the value that the paper has." in table.notes
+    assert "its surface distances are in voxels" in notes(TABLES["discriminative"](study, published=True))
+    assert cells_of(TABLES["posthoc"](study, published=True))["mbls"][2].published == 0.032
+    assert all(cell.published is None for row in TABLES["backbones"](study, published=True).rows for cell in row.cells)
+    write_run(tmp_path, "ce", dataset="own")
+    assert "The paper has no values for own; it has for acdc" in notes(
+        TABLES["calibration"](read_results([tmp_path]), published=True)
+    )
+
+
+# Odd sets of runs -----------------------------------------------------------------------------------------------------
+
+
+def test_one_method_only(tmp_path):
+    write_run(tmp_path, "ce", cases=CASES)
+    found = read_results([tmp_path])
+    tables = {table.key: table for table in all_tables(found)}
+    assert set(tables) == {"discriminative", "calibration"}
+    for table in tables.values():
+        assert not any(cell.best or cell.second for row in table.rows for cell in row.cells)
+        assert "CE is the only contender: no marks and no ranks." in table.notes
+    for key in ("ranking", "tests", "posthoc", "penalty", "robustness", "backbones", "selection"):
+        with pytest.raises(UserError, match=f"there is no table {key}: it {re.escape(NEEDS[key])}"):
+            all_tables(found, [key])
+    with pytest.raises(UserError, match="unknown table 'rank'; choose one of discriminative"):
+        all_tables(found, ["rank"])
+
+
+def test_one_case_only(tmp_path):
+    for loss, shift in (("ce", 0.0), ("mbls", 0.5)):
+        write_run(tmp_path, loss, loss, cases=("c0",), scores=scores_of(("c0",), "AB", shift=shift))
+    found = read_results([tmp_path])
+    tables = {table.key: table for table in all_tables(found)}
+    assert set(tables) == {"discriminative", "calibration", "ranking", "selection"}
+    for row in tables["calibration"].rows:
+        assert (row.cells[0].low, row.cells[0].high, row.cells[0].n) == (None, None, 1)
+        assert "±" not in tables["calibration"].text(row.cells[0], 0)
+    assert "One test case only: no interval and no test." in tables["calibration"].notes
+    assert "With one patient there is nothing to draw: no share of first places." in tables["ranking"].notes
+    assert cells_of(tables["ranking"])["mbls"][6].value is None
+
+
+def test_two_cases_of_one_patient(tmp_path):
+    write_run(tmp_path, "ce", cases=("c0", "c1"), patients={"c0": "p", "c1": "p"})
+    table = TABLES["calibration"](read_results([tmp_path]))
+    assert "2 test cases of one patient only: no interval and no test." in table.notes
+
+
+def test_a_metric_without_any_value(tmp_path):
+    for loss in ("ce", "mbls"):
+        scores = scores_of(CASES, "AB")
+        for case in CASES:
+            miss(scores, case, "A")
+            miss(scores, case, "B")
+        write_run(tmp_path, loss, loss, cases=CASES, scores=scores)
+    found = read_results([tmp_path])
+    table = TABLES["discriminative"](found)
+    for key in ("ce", "mbls"):
+        assert cells_of(table)[key][1] == Cell(note="12 missed")
+    assert table.text(table.rows[0].cells[1], 1) == "— (12 missed)"
+    assert "mean ASD ↓ (mm) has no value in any case." in table.notes
+    ranking = TABLES["ranking"](found)
+    assert "ASD rank" not in ranking.columns
+    assert "ASD has no value in any case of organs and is left out." in ranking.notes
+    assert all(FORMATS[key][1](one) for key in FORMATS for one in all_tables(found))
+
+
+def test_seeds_are_told(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, f"ce{seed}", seed=seed)
+    write_run(tmp_path / "more", "ls", "ls")
+    assert "Per case the mean over seeds: 3." in TABLES["calibration"](read_results([tmp_path])).notes
+    both = read_results([tmp_path, tmp_path / "more"])
+    assert "Per case the mean over seeds: CE 3, LS 1." in TABLES["calibration"](both).notes
+
+
+def test_unknown_patients_are_told(tmp_path):
+    write_run(tmp_path, "ce")
+    assert "each counts as a patient of its own" in notes(TABLES["calibration"](read_results([tmp_path])))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    root = tmp_path_factory.mktemp("two")
+    for dataset, classes, better in (("x", "AB", "mbls"), ("y", "C", "ce")):
+        for loss in ("ce", "mbls"):
+            scores = scores_of(CASES, classes, shift=0.2 * (loss == better), seed=2)
+            write_run(root, f"{dataset}-{loss}", loss, dataset=dataset, classes=tuple(classes), cases=CASES, scores=scores)
+    return read_results([root])
+
+
+def test_several_data_sets_are_blocks(two):
+    table = TABLES["discriminative"](two)
+    assert [(row.block, row.key) for row in table.rows] == [("x", "ce"), ("x", "mbls"), ("y", "ce"), ("y", "mbls")]
+    assert table.columns[::2] == ("mean DSC ↑", "A DSC ↑", "B DSC ↑", "C DSC ↑")
+    place = table.columns.index("C DSC ↑")
+    assert [row.cells[place].value is None for row in table.rows] == [True, True, False, False]
+    assert [row.cells[place].best for row in table.rows] == [False, False, True, False]
+    assert table.title == "Discriminative performance: x, y"
+    alone = TABLES["discriminative"](two, "y")
+    assert alone.columns == ("C DSC ↑", "C ASD ↓ (mm)")
+    assert [t.dataset for t in all_tables(two, ["calibration", "ranking"])] == ["x", "y", ""]
+    with pytest.raises(UserError, match="unknown data set 'z'; choose one of x, y"):
+        TABLES["calibration"](two, "z")
+
+
+def test_ranks_over_several_data_sets(two):
+    """Each is best on one: over both they are alike."""
+    table = TABLES["ranking"](two)
+    overall = [row for row in table.rows if row.block == "all data sets"]
+    assert [[cell.value for cell in row.cells[:6]] for row in overall] == [[1.5, 1.5, 1.5, 1.5, 12.0, 1.5]] * 2
+    assert not any(cell.best for row in overall for cell in row.cells)
+    assert [row.cells[4].value for row in table.rows if row.block == "y"] == [4.0, 8.0]
+    assert "Over all data sets: ranks are of the sums over data sets" in notes(table)
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+ODD = Table(
+    "odd_key",
+    "100 % of a_b & #c | [d]",
+    ("DSC ↑", "gap →0"),
+    (
+        Row("CE & {Dice}", (Cell(0.12345, 0.1, 0.2, 5, best=True), Cell(-1.0, note="2 missed", published=0.5)), "a", "x_1"),
+        Row("LS", (Cell(second=True), Cell(2.0)), "b", "y"),
+    ),
+    ("a_note with 5 % | more",),
+    (2, 1),
+    "data_set",
+)
+
+
+def test_latex_is_escaped_and_complete():
+    text = to_latex(ODD)
+    assert r"\caption{100 \% of a\_b \& \#c | [d]}" in text
+    assert r"CE \& \{Dice\} & \textbf{0.12 $\pm$ 0.05} & -1.0 (2 missed) [0.5] \\" in text
+    assert r"LS & \underline{---} & 2.0 \\" in text
+    assert r"& DSC $\uparrow$ & gap $\to$0 \\" in text
+    assert r"\multicolumn{3}{l}{\emph{x\_1}} \\" in text
+    assert r"\label{tab:odd-key-data-set}" in text
+    assert re.sub(r"\\[{}]", "", text).count("{") == re.sub(r"\\[{}]", "", text).count("}")
+    lines = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {2}
+    assert text.isascii()
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert f"\\{rule}" in text
+
+
+def test_markdown_has_a_cell_per_column():
+    text = to_markdown(ODD)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
+    assert "**0.12 ± 0.05**" in text
+    assert "<u>—</u>" in text
+    assert r"- a\_note with 5 % \| more" in text
+
+
+def test_csv_reads_back_to_the_same_numbers(study):
+    assert list(csv.reader(io.StringIO(to_csv(ODD))))[1] == [
+        "CE & {Dice}",
+        "x_1",
+        "0.12345",
+        "0.1",
+        "0.2",
+        "5",
+        "-1.0",
+        "0.5",
+        "2 missed",
+    ]
+    table = TABLES["discriminative"](study, published=True)
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    for row, read in zip(table.rows, rows, strict=True):
+        assert read[table.title] == row.label
+        for name, cell in zip(table.columns, row.cells, strict=True):
+            assert float(read[name]) == cell.value
+            assert (float(read[f"{name} low"]), int(read[f"{name} n"])) == (cell.low, cell.n)
+            assert float(read[f"{name} paper"]) == cell.published
+
+
+def test_the_terminal_shows_marks_and_notes():
+    file = io.StringIO()
+    Console(file=file, force_terminal=True, width=100, color_system="standard").print(to_rich(ODD))
+    text = file.getvalue()
+    assert "\x1b[1m0.12 ± 0.05\x1b[0m" in text
+    assert "\x1b[4m—\x1b[0m" in text
+    assert "[d]" in text  # no markup
+    assert "a_note with 5 % | more" in text
+
+
+def test_json_holds_everything(study):
+    for table in all_tables(study, published=True):
+        read = json.loads(json.dumps(table.values(), allow_nan=False))
+        assert read["title"] == table.title
+        assert len(read["rows"]) == len(table.rows)
+        assert {len(row["cells"]) for row in read["rows"]} == {len(table.columns)} == {len(table.digits)}
+
+
+def test_tables_are_saved_whole_or_not_at_all(study, tmp_path, monkeypatch):
+    tables = all_tables(study)
+    out = tmp_path / "deep" / "tables"
+    paths = save_tables(tables, out)
+    assert {path.name for path in paths} == {path.name for path in out.iterdir()}
+    assert {path.suffix for path in paths} == {".csv", ".md", ".tex", ".json"}
+    assert len(paths) == 3 * len(tables) + 1
+    assert (out / "calibration-hippocampus.tex").read_text() == to_latex(tables[1])
+    before = {path: path.read_text() for path in paths}
+    monkeypatch.setitem(FORMATS, "latex", ("tex", lambda table: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        save_tables(tables[:1], out)
+    assert {path: path.read_text() for path in out.iterdir()} == before
+    monkeypatch.undo()
+    save_tables(tables[:1], out)  # replaces: nothing old stays
+    assert {path.name for path in out.iterdir()} == {f"discriminative-hippocampus.{e}" for e in ("csv", "md", "tex")} | {
+        "tables.json"
+    }
+    (out / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds other things than tables; choose a new folder with --out"):
+        save_tables(tables, out)
+    assert (out / "thesis.txt").read_text() == "mine"
+    with pytest.raises(UserError, match="holds other things than tables"):
+        save_tables(tables, out / "thesis.txt")
+
+
+def test_every_table_of_the_study_can_be_written(study):
+    tables = all_tables(study)
+    assert [table.key for table in tables] == list(TABLES)
+    for table in tables:
+        for _, write in FORMATS.values():
+            assert all(part in write(table) for part in ("MbLS",))
+        assert np.isfinite([c.value for row in table.rows for c in row.cells if c.value is not None]).all()
