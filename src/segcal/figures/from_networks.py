@@ -1,0 +1,65 @@
+"""From the networks of finished runs to a figure: one case, segmented anew by each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+
+from segcal.data.slices import volume
+from segcal.evaluation import data_of
+from segcal.figures import pictures
+from segcal.figures.pictures import Outcome
+from segcal.inference import Run, open_run
+from segcal.metrics import label_map, reliability
+from segcal.results import Results
+from segcal.types import UserError
+
+
+def qualitative(results: Results, dataset: str) -> Figure | None:
+    """The case whose Dice, mean over contenders, is the median of all, in its slice with most foreground.
+
+    `None` where the weights or the prepared data are no longer there.
+    """
+    contenders = results.main(dataset)
+    case = median_case(results, dataset)
+    scored = results.rows()
+    scored = scored[(scored["dataset"] == dataset) & (scored["case"] == case)]
+    try:
+        runs = {c.key: _opened(results, next(run for run in c.runs if run in set(scored["run"]))) for c in contenders}
+        cases = data_of(next(iter(runs.values())))
+        image, label = volume(cases, case)  # (D, C, H, W), (D, H, W)
+    except UserError:
+        return None
+    z = int((label > 0).flatten(1).sum(1).argmax())
+    outcomes = {}
+    for key, run in runs.items():
+        logits = run.logits(image)
+        confidence = torch.softmax(logits[z], 0).amax(0)
+        top = reliability(logits, label).top
+        sums = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
+        outcomes[key] = Outcome(label_map(logits)[z].numpy(), confidence.numpy(), sums)
+    spacing = cases.case(case)["spacing"]  # z, y, x
+    data = results.data(dataset)
+    return pictures.qualitative(
+        image[z, 0].numpy(),
+        label[z].numpy(),
+        outcomes,
+        {c.key: c.label for c in contenders},
+        data["classes"],
+        data["colours"],
+        aspect=spacing[1] / spacing[2],
+        title=f"{case}, slice {z + 1} of {len(label)}",
+    )
+
+
+def median_case(results: Results, dataset: str) -> str:
+    """The case in the middle when they are ordered by Dice, mean over contenders; cases without Dice are left out."""
+    table = results.per_case(dataset, "dice", results.overall_class(dataset, "dice"))
+    order = table[[c.key for c in results.main(dataset)]].mean(axis=1).dropna().sort_values(kind="stable")
+    return str(order.index[(len(order) - 1) // 2])
+
+
+def _opened(results: Results, run: str) -> Run:
+    return open_run(Path(results.runs[run]["folder"]))

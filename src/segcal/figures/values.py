@@ -1,0 +1,127 @@
+"""The numbers behind the figures: areas, ellipses, shares; NumPy arrays in, numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import digamma
+from scipy.stats import chi2, f
+
+Floats = NDArray[np.float64]
+BinSums = Mapping[str, Floats]
+"""Sums per bin: `count`, and of the voxels in it `conf` (confidence) and `hit` (how many were right)."""
+
+
+def bin_ece(bins: BinSums) -> float:
+    r"""Expected calibration error of binned voxels, $\sum_b |C_b - H_b| / N$; NaN without voxels.
+
+    >>> bin_ece({"count": np.array([2.0, 2.0]), "conf": np.array([0.8, 1.8]), "hit": np.array([1.0, 1.0])})
+    0.25
+    """
+    total = float(np.sum(bins["count"]))
+    return float(np.abs(bins["conf"] - bins["hit"]).sum()) / total if total else float("nan")
+
+
+def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
+    """Coverage and risk: the error rate among the most confident share of the voxels.
+
+    Bins go from the least to the most confident. Within a bin the order is not known, and the voxels count as equally
+    likely to come first, so that errors grow evenly there.
+    """
+    kept, errors = _cumulated(bins)
+    if kept[-1] == 0:
+        return np.array([]), np.array([])
+    places = np.union1d(kept, np.linspace(0, kept[-1], n_points + 1))
+    places = places[places >= min(kept[-1] / n_points, kept[kept > 0][0])]
+    risk = np.interp(places, kept, errors) / places
+    # Up to the end of the first bin with voxels nothing is known but its error rate.
+    return np.concatenate([[0.0], places / kept[-1]]), np.concatenate([risk[:1], risk])
+
+
+def aurc(bins: BinSums) -> float:
+    r"""Area under the risk-coverage curve, $\frac{1}{N} \sum_{n=1}^N E_n / n$, with $E_n$ errors among the first n voxels.
+
+    Exact for binned voxels: in a bin after $M$ voxels with $E$ errors, of $c$ voxels with error rate $r$, the sum of
+    $(E + r (n - M)) / n$ is $r c + (E - r M) (H_{M+c} - H_M)$, where harmonic numbers are digamma's. NaN without voxels.
+
+    >>> aurc({"count": np.array([1.0, 1.0]), "hit": np.array([0.0, 1.0])})  # the unsure voxel is wrong: (0/1 + 1/2) / 2
+    0.25
+    """
+    kept, errors = _cumulated(bins)
+    if kept[-1] == 0:
+        return float("nan")
+    size = np.diff(kept)
+    before, wrong = kept[:-1][size > 0], errors[:-1][size > 0]
+    rate = np.diff(errors)[size > 0] / size[size > 0]
+    size = size[size > 0]
+    harmonic = digamma(before + size + 1) - digamma(before + 1)
+    return float((rate * size + (wrong - rate * before) * harmonic).sum() / kept[-1])
+
+
+def _cumulated(bins: BinSums) -> tuple[Floats, Floats]:
+    """Voxels kept and errors among them, after each bin from the most confident on; both start at 0."""
+    count = np.asarray(bins["count"], dtype=float)[::-1]
+    wrong = count - np.asarray(bins["hit"], dtype=float)[::-1]
+    return np.concatenate([[0.0], count.cumsum()]), np.concatenate([[0.0], wrong.cumsum()])
+
+
+@dataclass(frozen=True)
+class Oval:
+    """An ellipse: its centre, the lengths of its axes, and the angle of the first in degrees."""
+
+    centre: tuple[float, float]
+    width: float
+    height: float
+    angle: float
+
+
+def spread_oval(points: Floats, level: float = 0.5) -> Oval | None:
+    """Where a share `level` of points (N, 2) lies if they are normal; `None` for fewer than three."""
+    return _oval(points, chi2.ppf(level, 2)) if len(points) >= 3 else None
+
+
+def mean_oval(points: Floats, level: float = 0.95) -> Oval | None:
+    """Where the mean of points (N, 2) lies with confidence `level` (Hotelling); `None` for fewer than three."""
+    n = len(points)
+    return _oval(points, 2 * (n - 1) / (n * (n - 2)) * f.ppf(level, 2, n - 2)) if n >= 3 else None
+
+
+def _oval(points: Floats, squared_radius: float) -> Oval:
+    x, y = points.mean(0)
+    sizes, directions = np.linalg.eigh(np.cov(points.T))
+    width, height = 2 * np.sqrt(np.maximum(sizes, 0) * squared_radius)
+    return Oval((float(x), float(y)), float(width), float(height), float(np.degrees(np.arctan2(*directions[::-1, 0]))))
+
+
+def shares(table: pd.DataFrame) -> pd.DataFrame:
+    """Each row divided by its sum."""
+    return table.div(table.sum(axis=1, skipna=True), axis=0)
+
+
+LEAST_SPAN = 0.05
+
+
+def outward(values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each column scaled from `inner` (its worst value) to 1 (its best), and the values at both `ends`.
+
+    An axis spans at least 5 % of its largest value, so that methods which are practically the same look the same.
+
+    >>> scaled, ends = outward(pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]}), {"ECE": "lower", "DSC": "higher"})
+    >>> scaled["ECE"].tolist(), ends["ECE"].tolist(), ends["DSC"].round(2).tolist()
+    ([1.0, 0.25], [0.2, 0.1], [0.76, 0.8])
+    """
+    scaled, ends = values.astype(float), pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float)
+    for name in values.columns:
+        known = scaled[name].dropna()
+        if known.empty:
+            continue
+        sign = -1.0 if better[name] == "lower" else 1.0
+        best = sign * (sign * known).max()
+        span = max(known.max() - known.min(), LEAST_SPAN * known.abs().max()) or 1.0
+        ends[name] = [best - sign * span, best]
+        scaled[name] = 1 - (1 - inner) * sign * (best - scaled[name]) / span
+    return scaled, ends

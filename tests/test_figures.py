@@ -1,0 +1,553 @@
+"""Functions that draw: what is seen is what was given, in one look, without overlaps."""
+
+import itertools
+import re
+
+import matplotlib
+import matplotlib.figure
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from made_runs import METHODS, made_bins
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Ellipse
+
+from segcal import figures
+from segcal.figures import style, values
+from segcal.losses import LOSSES, margin_penalty
+from segcal.metrics import METRICS, ece, reliability
+from segcal.networks import NETWORKS
+from segcal.store import save_figure
+from segcal.types import UserError
+
+KEYS = [
+    *METHODS,
+    "mbls penalty=l2",
+    *(f"{n} {m}" for n in ("attention_unet", "unetpp", "transunet") for m in ("ce", "mbls")),
+]
+LABELS = {key: key.replace("mbls", "MbLS").replace("_", " ").replace("=", " ") for key in KEYS}
+CLASSES = [f"left adrenal gland {i}" if i % 3 else f"organ {i}" for i in range(1, 13)]
+COLOURS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999"] * 2
+
+
+def arrays(entry):
+    return {kind: {k: np.array(v) for k, v in entry[kind].items()} for kind in ("top", "per_class", "fine")}
+
+
+@pytest.fixture(scope="module")
+def bins():
+    rng = np.random.default_rng(0)
+    return {key: arrays(made_bins(rng, rng.uniform(0.7, 2), 4, 3000)) for key in KEYS}
+
+
+def cases(keys, middle, n=20, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({key: middle + 0.01 * i + rng.normal(0, 0.02, n) for i, key in enumerate(keys)})
+
+
+def labels(keys):
+    return {key: LABELS[key] for key in keys}
+
+
+# What is drawn ----------------------------------------------------------------------------------------------------------
+
+
+def drawn_texts(figure, monkeypatch):
+    """Every text that is really drawn, with its box in pixels."""
+    seen = []
+    draw = RendererAgg.draw_text
+
+    def record(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
+        seen.append(mtext)
+        draw(self, gc, x, y, s, prop, angle, ismath, mtext)
+
+    monkeypatch.setattr(RendererAgg, "draw_text", record)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return {text: text.get_window_extent(canvas.get_renderer()) for text in seen if text is not None}
+
+
+def check_layout(figure, monkeypatch):
+    """Inside the page, on white, in letters of at least 6 pt, and no two texts on each other."""
+    boxes = drawn_texts(figure, monkeypatch)
+    assert figure.get_size_inches()[0] <= 180 / 25.4 + 1e-9
+    assert to_hex(figure.get_facecolor()) == "#ffffff"
+    assert np.min([box.min for box in boxes.values()]) > -1
+    assert np.all(np.max([box.max for box in boxes.values()], axis=0) < figure.bbox.max + 1)
+    assert min(text.get_fontsize() for text in boxes) >= 6
+    upright = {text: box for text, box in boxes.items() if text.get_rotation() % 90 == 0}  # slanted ones have wide boxes
+    for (a, one), (b, two) in itertools.combinations(upright.items(), 2):
+        common = np.minimum(one.max, two.max) - np.maximum(one.min, two.min)
+        assert not (common > 1.5).all(), f"{a.get_text()!r} lies on {b.get_text()!r}"
+
+
+def all_text(figure):
+    return "\n".join(text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_visible())
+
+
+def lines(ax):
+    return {(line.get_color(), line.get_marker()): line.get_xydata() for line in ax.lines}
+
+
+def look(key):
+    return style.look_of(key).colour, style.look_of(key).marker
+
+
+SEVERITIES = (0, 0.01, 0.02, 0.03, 0.04, 0.05)
+
+
+def noise_table(keys, kinds=("Gaussian noise",)):
+    rows = itertools.product(kinds, enumerate(keys), SEVERITIES)
+    return pd.DataFrame(
+        [
+            {"kind": kind, "severity": s, "contender": key, "dice": 0.9 - 0.01 * i - 2 * s, "ece": 0.03 + 0.002 * i + s}
+            for kind, (i, key), s in rows
+        ]
+    )
+
+
+def tried_table(keys, seeds=1):
+    rng = np.random.default_rng(1)
+    rows = itertools.product(keys, (5, 8, 10), range(seeds))
+    return pd.DataFrame(
+        [
+            {"contender": k, "setting": f"margin={m}", "dice": d, "ece": e, "chosen": m == 8}
+            for (k, m, _), d, e in zip(rows, rng.uniform(0.8, 0.9, 999), rng.uniform(0, 0.1, 999), strict=False)
+        ]
+    )
+
+
+def logs(keys, n=12, runs=1):
+    rng = np.random.default_rng(2)
+    epochs = np.arange(n)
+
+    def run():
+        dice = 0.8 - 0.3 * np.exp(-epochs) + rng.normal(0, 0.01, n)
+        return pd.DataFrame({"epoch": epochs, "val_dice": dice, "val_ece": rng.uniform(0, 0.1, n)})
+
+    return {key: [run() for _ in range(runs)] for key in keys}
+
+
+def web(keys, names, seed=0, better="higher"):
+    table = pd.DataFrame(np.random.default_rng(seed).uniform(0.5, 0.9, (len(keys), len(names))), list(keys), list(names))
+    return figures.Web("DSC ↑", table, [better] * len(names))
+
+
+def every_figure(keys, classes, bins):
+    """One of each for these contenders and classes."""
+    named, n = labels(keys), len(classes)
+    rng = np.random.default_rng(3)
+    mine = {key: bins[key] for key in keys}
+    per_class = {key: {what: np.tile(sums[1:2], (n, 1)) for what, sums in b["per_class"].items()} for key, b in mine.items()}
+    names = list(classes) if n > 2 else ["DSC", "ASD", "HD95"]
+    means = pd.DataFrame(rng.uniform(0.8, 0.9, (n, len(keys))), list(classes), list(keys))
+    cell = pd.MultiIndex.from_product([["U-Net", "Attention U-Net", "U-Net++", "TransUNet"], keys])
+    ranks = pd.DataFrame({m: np.arange(len(keys)) + 1.0 for m in ("dice", "asd", "ece", "cece", "rank")}, list(keys))
+    image, mask = rng.random((30, 24)), rng.integers(0, n + 1, (30, 24))
+    outcomes = {key: figures.Outcome(mask, rng.uniform(0.4, 1, mask.shape), b["top"]) for key, b in mine.items()}
+    interval = pd.DataFrame({"mean": 0.5, "low": 0.4, "high": 0.6}, cell)
+    yield "radar", figures.radar([web(keys, names), web(keys, names, 1, "lower")], named)
+    yield "rank_heatmap", figures.rank_heatmap({"sum-rank": ranks, "mean case rank": ranks}, named, {"dice": "DSC"})
+    yield "dice_vs_ece", figures.dice_vs_ece(cases(keys, 0.8), cases(keys, 0.05, seed=1), named)
+    yield "reliability", figures.reliability({k: b["top"] for k, b in mine.items()}, named)
+    yield "reliability_per_class", figures.reliability_per_class(per_class, named, classes)
+    yield "risk_coverage", figures.risk_coverage({k: b["fine"] for k, b in mine.items()}, named)
+    yield "robustness", figures.robustness(noise_table(keys, ("Gaussian noise", "Blur", "Gamma")), named)
+    yield "sensitivity", figures.sensitivity(tried_table(keys), named)
+    yield "backbones", figures.backbones({"dice": interval, "ece": interval}, named)
+    yield "objectives", figures.objectives({"dice": means[list(keys)[:4]], "ece": means[list(keys)[:4]]}, named)
+    yield "learning_curves", figures.learning_curves(logs(keys), named)
+    square = rng.normal(0, 3, (n + 1, n + 1))
+    background = ["background", *classes], ["#BDBDBD", *COLOURS[:n]]
+    yield "mean_logits", figures.mean_logits(dict.fromkeys(list(keys)[:2], square), named, *background)
+    yield "qualitative", figures.qualitative(image, mask, outcomes, named, classes, COLOURS[:n], title="case 1")
+    yield "penalty_shape", figures.penalty_shape(8.0)
+
+
+@pytest.mark.parametrize(("keys", "classes"), [(KEYS, CLASSES[:1]), (KEYS[:1], CLASSES)])
+def test_nothing_overlaps_or_leaves_the_page(keys, classes, bins, monkeypatch):
+    seen = set()
+    for name, figure in every_figure(keys, classes, bins):
+        try:
+            check_layout(figure, monkeypatch)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+        seen.add(name)
+    assert seen == set(figures.FIGURES)
+
+
+def test_the_layout_check_can_fail(monkeypatch):
+    figure = figures.penalty_shape()
+    figure.text(0.5, 0.5, "one")
+    figure.text(0.5, 0.5, "two")
+    with pytest.raises(AssertionError, match="'one' lies on 'two'"):
+        check_layout(figure, monkeypatch)
+
+
+# One look ---------------------------------------------------------------------------------------------------------------
+
+
+def test_looks_tell_contenders_apart_and_methods_keep_their_colour():
+    assert set(style.METHODS) == set(LOSSES)
+    assert set(style.NETWORKS) == set(NETWORKS)
+    assert len({(look.colour, look.marker, str(look.line)) for look in map(figures.look_of, KEYS)}) == len(KEYS)
+    assert {figures.colour_of(f"{network} mbls") for network in NETWORKS} == {figures.colour_of("mbls")}
+    assert figures.colour_of("mbls penalty=l2") != figures.colour_of("mbls")
+    assert figures.look_of("a_new_loss") == figures.look_of("a_new_loss")
+    assert figures.colour_of("a_new_loss") not in {colour for colour, _ in style.METHODS.values()}
+
+
+# Linear RGB as the two common kinds of colour blindness see it (Viénot, Brettel and Mollon 1999, through LMS cones).
+TO_LMS = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
+SEEN = {
+    "normal": np.eye(3),
+    "protan": np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]]),
+    "deutan": np.array([[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]]),
+}
+
+
+def lab(colour, kind):
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(np.linalg.inv(TO_LMS) @ SEEN[kind] @ TO_LMS @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(to_xyz @ linear / np.array([0.9505, 1, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("kind", SEEN)
+def test_colours_differ_for_colour_blind_readers(kind):
+    colours = {key: lab(colour, kind) for key, (colour, _) in style.METHODS.items()}
+    for (a, one), (b, two) in itertools.combinations(colours.items(), 2):
+        assert np.linalg.norm(one - two) > 12, (a, b)
+    assert np.linalg.norm(lab("#00A000", "deutan") - lab("#B07000", "deutan")) < 12  # what the test would refuse
+
+
+def test_the_same_colour_in_every_figure(bins):
+    keys = ["ce", "mbls"]
+    for name, figure in every_figure(keys, CLASSES[:2], bins):
+        if name in ("rank_heatmap", "mean_logits", "penalty_shape", "qualitative"):
+            continue  # coloured by rank or class
+        artists = [*figure.findobj(matplotlib.lines.Line2D), *figure.findobj(matplotlib.patches.Patch)]
+        used = {to_hex(a.get_color() if hasattr(a, "get_color") else a.get_facecolor()) for a in artists}
+        assert {figures.colour_of(key).lower() for key in keys} <= used, name
+
+
+def test_users_settings_change_nothing_and_none_are_left_behind():
+    before = dict(matplotlib.rcParams)
+    plain = figures.penalty_shape()
+    assert dict(matplotlib.rcParams) == before
+    with matplotlib.rc_context({"font.size": 30, "axes.labelsize": 30, "xtick.labelsize": 30, "figure.facecolor": "black"}):
+        other = figures.penalty_shape()
+        other.draw_without_rendering()
+    plain.draw_without_rendering()
+    for a, b in zip(plain.findobj(matplotlib.text.Text), other.findobj(matplotlib.text.Text), strict=True):
+        assert a.get_fontsize() == b.get_fontsize()
+    assert other.get_facecolor() == plain.get_facecolor()
+
+
+# Numbers ----------------------------------------------------------------------------------------------------------------
+
+
+def aurc_by_voxel(count, hit):
+    """The mean over every order of the voxels that the bins allow, each summed voxel by voxel."""
+    blocks = [[1] * int(c - h) + [0] * int(h) for c, h in zip(count, hit, strict=True)][::-1]
+    areas = []
+    for orders in itertools.product(*(set(itertools.permutations(block)) for block in blocks)):
+        wrong = [error for order in orders for error in order]
+        areas.append(sum(sum(wrong[:n]) / n for n in range(1, len(wrong) + 1)) / len(wrong))
+    return sum(areas) / len(areas)
+
+
+@pytest.mark.parametrize(
+    ("count", "hit"),
+    [([1, 3, 0, 2], [0, 2, 0, 2]), ([4], [1]), ([0, 5, 0], [0, 5, 0]), ([2, 2, 3], [2, 0, 1]), ([0, 3, 2, 0], [0, 0, 2, 0])],
+)
+def test_aurc_is_the_mean_over_all_orders(count, hit):
+    sums = {"count": np.array(count, float), "hit": np.array(hit, float)}
+    assert figures.aurc(sums) == pytest.approx(aurc_by_voxel(count, hit), abs=1e-12)
+
+
+def test_aurc_is_the_area_under_the_curve_that_is_drawn(bins):
+    for sums in (bins["ce"]["fine"], bins["mbls"]["top"]):
+        coverage, risk = figures.risk_curve(sums, n_points=20000)
+        assert figures.aurc(sums) == pytest.approx(np.trapezoid(risk, coverage), abs=1e-4)
+        assert risk[-1] == pytest.approx(1 - sums["hit"].sum() / sums["count"].sum())
+        assert (coverage[0], coverage[-1]) == (0, 1)
+
+
+def test_aurc_without_voxels_is_nan():
+    assert np.isnan(figures.aurc({"count": np.zeros(3), "hit": np.zeros(3)}))
+
+
+def test_ece_of_bins_is_the_metric():
+    torch.manual_seed(1)
+    found = reliability(torch.randn(4, 3, 50), torch.randint(0, 3, (4, 50)))
+    sums = {name: getattr(found.top, name).numpy() for name in ("count", "conf", "hit")}
+    assert values.bin_ece(sums) == pytest.approx(ece(found).item(), abs=1e-12)
+
+
+def boundary(oval):
+    """Points on an ellipse as matplotlib draws it."""
+    shape = Ellipse(oval.centre, oval.width, oval.height, angle=oval.angle)
+    return shape.get_transform().transform(shape.get_path().vertices[:-1:3])
+
+
+def test_the_ellipse_of_the_mean_is_hotellings():
+    from scipy.stats import f
+
+    points = np.random.default_rng(0).normal(size=(12, 2)) @ np.array([[1, 0.8], [0, 0.3]])
+    n, inverse = len(points), np.linalg.inv(np.cov(points.T))
+    for x in boundary(values.mean_oval(points)):
+        away = x - points.mean(0)
+        assert n * away @ inverse @ away == pytest.approx(2 * (n - 1) / (n - 2) * f.ppf(0.95, 2, n - 2), rel=1e-6)
+
+
+def test_ellipses_hold_what_they_promise():
+    rng = np.random.default_rng(0)
+    mix = np.array([[0.02, -0.01], [0, 0.004]])
+
+    def holds(oval, x):
+        turn = np.radians(oval.angle)
+        away = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) @ (x - np.array(oval.centre))
+        return (2 * away[0] / oval.width) ** 2 + (2 * away[1] / oval.height) ** 2 <= 1
+
+    found = [holds(values.mean_oval(rng.normal(size=(8, 2)) @ mix), np.zeros(2)) for _ in range(600)]
+    assert np.mean(found) == pytest.approx(0.95, abs=0.025)
+    points = rng.normal(size=(2000, 2)) @ mix
+    assert np.mean([holds(values.spread_oval(points), x) for x in points]) == pytest.approx(0.5, abs=0.03)
+    assert values.mean_oval(points[:2]) is None
+
+
+# Values drawn are values given ------------------------------------------------------------------------------------------
+
+
+def test_radar_puts_the_best_outside_and_prints_both_ends():
+    table = pd.DataFrame({"a": [0.2, 0.4], "b": [0.9, 0.6], "c": [0.5, 0.505]}, ["ce", "mbls"])
+    figure = figures.radar([figures.Web("ECE ↓", table, ["lower", "lower", "higher"])], labels(["ce", "mbls"]))
+    found = lines(figure.axes[0])
+    radius = {key: np.hypot(*found[look(key)].T)[:3] for key in ("ce", "mbls")}
+    assert radius["ce"][:2] == pytest.approx([1, 0.25])
+    assert radius["mbls"] == pytest.approx([0.25, 1, 1])
+    assert 0.8 < radius["ce"][2] < 1  # 1 % apart is drawn as a small way, though it is all the way from worst to best
+    text = all_text(figure)
+    assert "a\n0.400 → 0.200" in text
+    assert "c\n0.480 → 0.505" in text
+
+
+def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
+    table = pd.DataFrame({"dice": [1.0, 2.0, 3.0], "ece": [2.5, np.nan, 1.0], "rank": [1.0, 2.0, 3.0]}, ["ls", "ce", "mbls"])
+    figure = figures.rank_heatmap({"sum-rank": table}, labels(table.index), {"dice": "DSC", "ece": "ECE"})
+    cells = {(t.get_position()[::-1]): (t.get_text(), t.get_fontweight()) for t in figure.axes[0].texts}
+    assert cells[0, 0] == ("1", "bold")
+    assert cells[1, 1] == ("–", "normal")
+    assert cells[2, 1] == ("1", "bold")
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["DSC", "ECE", "rank"]
+    assert figure.axes[0].images[0].get_array()[0, 0] < figure.axes[0].images[0].get_array()[2, 0]
+
+
+def test_dice_vs_ece_draws_each_case_and_the_means():
+    keys = ["ce", "mbls"]
+    dice, error = cases(keys, 0.8), cases(keys, 0.05, seed=5)
+    dice.loc[3, "ce"] = np.nan
+    figure = figures.dice_vs_ece(dice, error, labels(keys))
+    for key in keys:
+        both = np.stack([dice[key], error[key]], 1)
+        both = both[~np.isnan(both).any(1)]
+        colour, marker = look(key)
+        np.testing.assert_array_equal(lines(figure.axes[0])[colour, "."], both)
+        for ax in figure.axes[:2]:
+            np.testing.assert_allclose(lines(ax)[colour, marker], both.mean(0)[None])
+    assert [len(ax.patches) for ax in figure.axes[:2]] == [2, 2]
+    assert figure.axes[0].get_title().startswith("20 cases")
+
+
+def test_reliability_draws_accuracy_gap_counts_and_ece():
+    sums = {"count": np.array([0, 40.0, 60.0]), "conf": np.array([0, 20.0, 54.0]), "hit": np.array([0, 30.0, 48.0])}
+    figure = figures.reliability({"mbls": sums}, labels(["mbls"]))
+    top, bottom = figure.axes[:2]
+    bars = {(round(p.get_x() + p.get_width() / 2, 4), round(p.get_y(), 4), round(p.get_height(), 4)) for p in top.patches}
+    assert bars == {(0.5, 0, 0.75), (0.8333, 0, 0.8), (0.5, 0.5, 0.25), (0.8333, 0.8, 0.1)}  # accuracy, and the gaps
+    hatched = {p.get_hatch()[0]: to_hex(p.get_edgecolor()) for p in top.patches if p.get_hatch()}
+    assert hatched == {"/": style.OVER.lower(), "\\": style.UNDER.lower()}
+    assert [round(p.get_height(), 4) for p in bottom.patches] == [0, 0.4, 0.6]
+    assert "ECE 0.160" in all_text(figure)  # (|20 - 30| + |54 - 48|) / 100
+    assert any(np.array_equal(line.get_xydata(), [[0, 0], [1, 1]]) for line in top.lines)
+
+
+def test_reliability_per_class_as_diagrams_and_as_lines(bins):
+    keys = ["ce", "mbls"]
+    some = {key: {what: sums[1:] for what, sums in bins[key]["per_class"].items()} for key in keys}
+    each = {(k, i): {what: sums[i] for what, sums in some[k].items()} for k in keys for i in range(3)}
+    figure = figures.reliability_per_class(some, labels(keys), ["RV", "MYO", "LV"])
+    text = all_text(figure)
+    for (key, i), part in each.items():
+        assert f"{LABELS[key]}: {['RV', 'MYO', 'LV'][i]}" in text
+        assert f"ECE {values.bin_ece(part):.3f}" in text
+    wide = {key: {what: np.tile(sums, (4, 1)) for what, sums in part.items()} for key, part in some.items()}
+    figure = figures.reliability_per_class(wide, labels(keys), CLASSES)
+    tops = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in tops] == CLASSES
+    part = each["mbls", 1]
+    known = part["count"] > 0
+    expected = np.stack([part["conf"][known], part["hit"][known]], 1) / part["count"][known, None]
+    np.testing.assert_allclose(lines(tops[4])[look("mbls")], expected)
+
+
+def test_risk_coverage_prints_the_area(bins):
+    keys = ["ce", "mbls"]
+    figure = figures.risk_coverage({key: bins[key]["fine"] for key in keys}, labels(keys))
+    for key in keys:
+        assert f"{LABELS[key]}: {figures.aurc(bins[key]['fine']):.4f}" in all_text(figure)
+        np.testing.assert_allclose(lines(figure.axes[0])[look(key)].T, figures.risk_curve(bins[key]["fine"]))
+
+
+def test_robustness_draws_the_noise_levels_with_smaller_markers():
+    table = noise_table(["ce", "mbls"])
+    figure = figures.robustness(table, labels(["ce", "mbls"]))
+    for key in ("ce", "mbls"):
+        colour, marker = look(key)
+        dots = [line for line in figure.axes[0].lines if (line.get_color(), line.get_marker()) == (colour, marker)]
+        mine = table[table["contender"] == key]
+        np.testing.assert_allclose([d.get_xydata()[0] for d in dots], mine[["dice", "ece"]])
+        assert np.all(np.diff([d.get_markersize() for d in dots]) < 0)
+        np.testing.assert_allclose(lines(figure.axes[0])[colour, ""], mine[["dice", "ece"]])
+
+
+def test_sensitivity_draws_means_over_seeds_and_rings_the_chosen():
+    table = tried_table(["ls", "mbls"], seeds=2)
+    figure = figures.sensitivity(table, labels(["ls", "mbls"]))
+    assert [t.get_text() for t in figure.axes[2].get_xticklabels()] == ["5", "8", "10"]
+    assert figure.axes[2].get_xlabel() == "margin"
+    assert figure.axes[0].get_ylabel() == f"validation {METRICS['dice'].label} ↑"
+    for ax, (metric, key) in zip(figure.axes, itertools.product(("dice", "ece"), ("ls", "mbls")), strict=True):
+        means = table[table["contender"] == key].groupby("setting", sort=False)[metric].mean().to_numpy()
+        np.testing.assert_allclose(lines(ax)[look(key)][:, 1], means)
+        np.testing.assert_allclose(lines(ax)[style.INK, "o"], [[1, means[1]]])
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_backbones_draw_means_with_their_intervals():
+    cells = pd.MultiIndex.from_product([["U-Net", "TransUNet"], ["ce", "mbls"]])
+    table = pd.DataFrame({"mean": [0.1, 0.2, 0.3, 0.4], "low": [0.0, 0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5, 0.6]}, cells)
+    figure = figures.backbones({"ece": table}, labels(["ce", "mbls"]))
+    drawn = sorted(tuple(line.get_ydata()) for line in figure.axes[0].lines)
+    assert drawn == sorted([(m,) for m in table["mean"]] + list(zip(table["low"], table["high"], strict=True)))
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "TransUNet"]
+
+
+def test_objectives_are_shares_of_the_sum():
+    table = pd.DataFrame({"ce": [0.2, 0.5], "mbls": [0.6, 0.5]}, ["RV", "LV"])
+    figure = figures.objectives({"cece": table}, labels(["ce", "mbls"]))
+    bars = [(to_hex(p.get_facecolor()), round(p.get_x(), 6), round(p.get_width(), 6)) for p in figure.axes[0].patches]
+    ce, mbls = (figures.colour_of(key).lower() for key in ("ce", "mbls"))
+    assert bars == [(ce, 0, 0.25), (mbls, 0.25, 0.75), (ce, 0, 0.5), (mbls, 0.5, 0.5)]
+    assert {"0.200", "0.600", "0.500"} <= set(all_text(figure).split("\n"))
+
+
+def test_learning_curves_are_means_of_runs_with_the_best_epoch_marked():
+    found = logs(["mbls"], runs=3)
+    figure = figures.learning_curves(found, labels(["mbls"]))
+    for ax, column in zip(figure.axes, ("val_dice", "val_ece"), strict=True):
+        mean = np.mean([run[column] for run in found["mbls"]], axis=0)
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), mean)
+    best = np.mean([run["val_dice"] for run in found["mbls"]], axis=0).argmax()
+    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [best, best]
+    assert len(figure.axes[0].collections) == 1  # the band
+
+
+def test_mean_logits_are_bars_grouped_by_true_class():
+    table = np.array([[1.0, -1.0], [np.nan, np.nan]])
+    figure = figures.mean_logits({"ce": table}, labels(["ce"]), ["background", "tumour"], ["#BDBDBD", "#E69F00"])
+    assert [p.get_height() for p in figure.axes[0].patches] == [1, 0, -1, 0]
+    assert "no voxels" in all_text(figure)
+
+
+def test_the_penalty_and_its_slope_are_those_of_the_loss():
+    figure = figures.penalty_shape(margin=6.0)
+    top, bottom = figure.axes[1], figure.axes[3]
+    for distance in (0.5, 5.0, 7.0, 11.0):
+        logits = torch.tensor([[distance, 0.0]], requires_grad=True)
+        value = margin_penalty(logits, margin=6.0)
+        value.backward()
+        assert np.interp(distance, *top.lines[0].get_data()) == pytest.approx(value.item())
+        level = next(line.get_ydata()[0] for line in bottom.lines if line.get_xdata()[0] <= distance <= line.get_xdata()[1])
+        assert level == pytest.approx(-logits.grad[0, 1].item())
+
+
+def test_qualitative_shows_masks_confidence_and_reliability(bins):
+    image = np.linspace(0, 1, 12).reshape(4, 3)
+    mask = np.array([[0, 1, 2]] * 4)
+    confidence = np.full((4, 3), 0.7)
+    outcome = figures.Outcome(mask, confidence, bins["ce"]["top"])
+    figure = figures.qualitative(image, mask, {"ce": outcome}, labels(["ce"]), ["one", "two"], COLOURS[:2])
+    pictures = {ax.get_title(): ax.images[0].get_array() for ax in figure.axes if ax.images and ax.get_title()}
+    np.testing.assert_array_equal(pictures["image"], image)
+    np.testing.assert_array_equal(pictures["reference"], pictures["ce"])
+    for k, colour in enumerate(COLOURS[:2], start=1):
+        tinted = pictures["ce"][:, k] - 0.6 * np.array(to_rgb(colour))
+        np.testing.assert_allclose(tinted, tinted[:, :1].repeat(3, axis=1))  # what is left is grey
+    assert any(ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes)
+    assert f"ECE {values.bin_ece(bins['ce']['top']):.3f}" in all_text(figure)
+
+
+# Too little, or nothing -------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_value_is_said(bins, monkeypatch):
+    keys = ["ce", "focal", "mbls"]
+    named = labels(keys)
+    empty = {what: np.zeros_like(sums) for what, sums in bins["ce"]["top"].items()}
+    top = {"ce": bins["ce"]["top"], "mbls": empty}
+    gone = cases(keys, 0.8).assign(focal=np.nan)
+    noise = noise_table(keys)
+    noise.loc[noise["contender"] == "focal", "ece"] = np.nan
+    lost = logs(keys)
+    lost["focal"][0]["val_dice"] = np.nan
+    cell = pd.DataFrame(
+        {"mean": [0.5, np.nan], "low": np.nan, "high": np.nan},
+        pd.MultiIndex.from_tuples([("U-Net", "ce"), ("U-Net", "focal")]),
+    )
+    web_ = web(keys, ["a", "b", "c"])
+    web_.values.loc["focal", "a"] = np.nan
+    for figure in (
+        figures.reliability(top, named),
+        figures.reliability_per_class({"ce": bins["ce"]["per_class"]}, named, CLASSES[:4]),
+        figures.risk_coverage(top, named),
+        figures.dice_vs_ece(gone, gone, named),
+        figures.robustness(noise, named),
+        figures.learning_curves(lost, named),
+        figures.radar([web_], named),
+        figures.backbones({"dice": cell}, named),
+        figures.objectives({"dice": gone.head(2)}, named),
+        figures.sensitivity(tried_table(["focal"]).assign(ece=np.nan), named),
+    ):
+        assert re.search(r"no value: [\s\S]*focal", all_text(figure)), all_text(figure)
+        check_layout(figure, monkeypatch)
+    assert "no voxels" in all_text(figures.reliability(top, named))
+    assert "no voxels" in all_text(figures.risk_coverage({"ce": empty}, named))
+    assert "no values" in all_text(figures.radar([figures.Web("DSC", web_.values * np.nan, ["higher"] * 3)], named))
+    assert "too few cases" in all_text(figures.dice_vs_ece(gone.head(1), gone.head(1), named))
+
+
+# Files ------------------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_the_same_every_time(tmp_path):
+    for ending, start in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        paths = [tmp_path / f"{i}" / f"figure.{ending}" for i in (1, 2)]
+        for path in paths:
+            save_figure(path, figures.penalty_shape())
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+        assert paths[0].read_bytes().startswith(start)
+    assert b"<dc:date>" not in (tmp_path / "1" / "figure.svg").read_bytes()
+    with pytest.raises(UserError, match="cannot write the figure"):
+        save_figure(tmp_path / "figure.nonsense", figures.penalty_shape())
+
+
+def test_all_names_lead_somewhere():
+    assert all(getattr(figures, name) is not None for name in figures.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        figures.nonsense  # noqa: B018
