@@ -27,7 +27,7 @@ CLASSES = ("body", "core", "satellite")
 SMALLEST = (4, 24, 24)
 """The smallest (D, H, W) in which every structure has room."""
 
-_CONTRAST = np.array([[250, 500, 555, 600], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]])
+_CONTRAST = np.array([[250, 500, 590, 640], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]])
 """Intensities of background, body, core and satellite; the rows are taken in turn by the channels."""
 
 _SLIP = (0.9, 1.0, 0.7)
@@ -102,8 +102,8 @@ def _boundaries(rng: Rng, axes: Sequence[Array], half: Array) -> Array:
     """
     angle = rng.uniform(0, 2 * np.pi)
     away = np.array([0.0, np.sin(angle), np.cos(angle)])  # from body to satellite
-    centre = rng.uniform(-0.1, 0.1, 3) - 0.2 * away
-    radii = rng.uniform((0.55, 0.36, 0.36), (0.75, 0.54, 0.54))
+    centre = rng.uniform(-0.1, 0.1, 3) - 0.22 * away
+    radii = rng.uniform((0.65, 0.46, 0.46), (0.85, 0.6, 0.6))
     turn = _turn(rng.uniform(0, np.pi), *rng.normal(0, 0.2, 2))
     body = _blob(rng, axes, half, centre, radii, turn, roughness=0.14)
 
@@ -113,8 +113,8 @@ def _boundaries(rng: Rng, axes: Sequence[Array], half: Array) -> Array:
     core_turn = _turn(*rng.normal(0, 0.4, 3)) @ turn
     core = _blob(rng, axes, half, within, radii * rng.uniform(0.48, 0.64, 3), core_turn, roughness=0.14)
 
-    beside = 0.64 * away + (rng.uniform(-0.3, 0.3), 0, 0)
-    long_and_thin = rng.uniform((0.28, 0.25, 0.12), (0.42, 0.36, 0.17))
+    beside = 0.66 * away + (rng.uniform(-0.3, 0.3), 0, 0)
+    long_and_thin = rng.uniform((0.36, 0.34, 0.17), (0.5, 0.46, 0.22))
     along = _turn(-angle + rng.normal(0, 0.4), *rng.normal(0, 0.1, 2))  # roughly across `away`
     satellite = _blob(rng, axes, half, beside, long_and_thin, along, roughness=0.1)
     return np.stack([body, core, satellite])
