@@ -27,7 +27,7 @@ CLASSES = ("body", "core", "satellite")
 SMALLEST = (4, 24, 24)
 """The smallest (D, H, W) in which every structure has room."""
 
-_CONTRAST = np.array([[250, 500, 590, 640], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]])
+_CONTRAST = np.array([[250, 500, 570, 640], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]])
 """Intensities of background, body, core and satellite; the rows are taken in turn by the channels."""
 
 _SLIP = (0.9, 1.0, 0.7)
