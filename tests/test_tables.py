@@ -376,7 +376,12 @@ ODD = Table(
     "100 % of a_b & #c | [d]",
     ("DSC ↑", "gap →0"),
     (
-        Row("CE & {Dice}", (Cell(0.12345, 0.1, 0.2, 5, best=True), Cell(-1.0, note="2 missed", published=0.5)), "a", "x_1"),
+        Row(
+            "CE & {Dice}",
+            (Cell(0.12345, 0.1, 0.2, 5, best=True, published=0.2), Cell(-1.0, note="2 missed", published=0.5)),
+            "a",
+            "x_1",
+        ),
         Row("LS", (Cell(second=True), Cell(2.0)), "b", "y"),
     ),
     ("a_note with 5 % | more",),
@@ -388,7 +393,7 @@ ODD = Table(
 def test_latex_is_escaped_and_complete():
     text = to_latex(ODD)
     assert r"\caption{100 \% of a\_b \& \#c | [d]}" in text
-    assert r"CE \& \{Dice\} & \textbf{0.12 $\pm$ 0.05} & -1.0 (2 missed) [0.5] \\" in text
+    assert r"CE \& \{Dice\} & \textbf{0.12 $\pm$ 0.05} [0.20] & -1.0 (2 missed) [0.5] \\" in text
     assert r"LS & \underline{---} & 2.0 \\" in text
     assert r"& DSC $\uparrow$ & gap $\to$0 \\" in text
     assert r"\multicolumn{3}{l}{\emph{x\_1}} \\" in text
@@ -405,7 +410,7 @@ def test_markdown_has_a_cell_per_column():
     text = to_markdown(ODD)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
-    assert "**0.12 ± 0.05**" in text
+    assert r"**0.12 ± 0.05** \[0.20\]" in text
     assert "<u>—</u>" in text
     assert r"- a\_note with 5 % \| more" in text
 
@@ -418,6 +423,7 @@ def test_csv_reads_back_to_the_same_numbers(study):
         "0.1",
         "0.2",
         "5",
+        "0.2",
         "-1.0",
         "0.5",
         "2 missed",
@@ -436,7 +442,7 @@ def test_the_terminal_shows_marks_and_notes():
     file = io.StringIO()
     Console(file=file, force_terminal=True, width=100, color_system="standard").print(to_rich(ODD))
     text = file.getvalue()
-    assert "\x1b[1m0.12 ± 0.05\x1b[0m" in text
+    assert "\x1b[1m0.12 ± 0.05\x1b[0m [0.20]" in text
     assert "\x1b[4m—\x1b[0m" in text
     assert "[d]" in text  # no markup
     assert "a_note with 5 % | more" in text

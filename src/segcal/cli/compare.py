@@ -19,7 +19,10 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's.")],
     table: Annotated[
         list[str] | None,
-        typer.Option(help="Only these: discriminative, calibration, ranking, tests, posthoc, penalty, ... May be repeated."),
+        typer.Option(
+            help="Only this, and may be repeated: discriminative, calibration, ranking, tests, posthoc, penalty, "
+            "robustness, backbones or selection."
+        ),
     ] = None,
     format: Annotated[str, typer.Option(help="terminal, csv, markdown or latex.")] = "terminal",
     out: Annotated[Path | None, typer.Option(help="Also write every table in every format into this folder.")] = None,

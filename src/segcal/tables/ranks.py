@@ -112,12 +112,10 @@ def tests(results: Results, dataset: str, calibrator: str, with_published: bool)
             difference, p, n = float(line["difference"]), float(line["p_holm"]), int(line["n"])
             cells += [Cell(None if np.isnan(difference) else difference, n=n), Cell(p, n=n, best=p < SIGNIFICANT)]
         rows.append(Row(f"{labels[a]} − {labels[b]}", tuple(cells), f"{a} - {b}"))
-    correction = (
-        f"Holm's correction over the {len(rows)} pairs of a metric" if len(rows) > 1 else "no correction for one pair"
-    )
+    correction = f", with Holm's correction over the {len(rows)} pairs of a metric" if len(rows) > 1 else ""
     notes = [
-        f"The median difference over {one.patients.nunique()} patients; p of paired Wilcoxon signed-rank tests with "
-        f"{correction}. Bold: below {SIGNIFICANT}."
+        f"The median difference over {one.patients.nunique()} patients; p of paired Wilcoxon signed-rank "
+        f"tests{correction}. Bold: below {SIGNIFICANT}."
     ]
     hopeless = [METRICS[m].label for m in metrics if one.pairwise[m]["note"].ne("").all()]
     if hopeless:

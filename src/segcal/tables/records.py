@@ -47,20 +47,21 @@ class Table:
     dataset: str = ""  # empty where there are several
 
     def text(self, cell: Cell, column: int) -> str:
-        """A cell as plain text: the mean, half its interval, what is to be said of it, the paper's value.
+        """A cell as plain text: the mean, half its interval, what is to be said of it.
 
-        >>> table = Table("t", "", ("DSC",), (), digits=(3,))
-        >>> table.text(Cell(0.8712, 0.86, 0.88, note="1 missed", published=0.867), 0)
-        '0.871 ± 0.010 (1 missed) [0.867]'
+        >>> Table("t", "", ("DSC",), (), digits=(3,)).text(Cell(0.8712, 0.86, 0.88, note="1 missed"), 0)
+        '0.871 ± 0.010 (1 missed)'
         """
         parts = [NONE if cell.value is None else self._number(cell.value, column)]
         if cell.low is not None and cell.high is not None:
             parts.append(f"± {self._number((cell.high - cell.low) / 2, column)}")
         if cell.note:
             parts.append(f"({cell.note})")
-        if cell.published is not None:
-            parts.append(f"[{self._number(cell.published, column)}]")
         return " ".join(parts)
+
+    def paper(self, cell: Cell, column: int) -> str:
+        """The paper's value as it stands behind the cell's own: ` [0.867]`; empty if there is none."""
+        return "" if cell.published is None else f" [{self._number(cell.published, column)}]"
 
     def _number(self, value: float, column: int) -> str:
         digits = self.digits[column] if self.digits else 3

@@ -37,7 +37,7 @@ def to_rich(table: Table) -> Shown:
 
 def _styled(table: Table, cell: Cell, column: int) -> Text:
     style = "bold" if cell.best else "underline" if cell.second else ""
-    return Text.assemble((table.text(cell, column), style))  # the style ends with the text: no underlined blanks
+    return Text.assemble((table.text(cell, column), style), table.paper(cell, column))  # no style beyond our own value
 
 
 def _blocks(table: Table) -> Iterator[tuple[str, list[Row]]]:
@@ -72,7 +72,8 @@ def to_markdown(table: Table) -> str:
 
     def cell_text(cell: Cell, column: int) -> str:
         text = _markdown(table.text(cell, column))
-        return f"**{text}**" if cell.best else f"<u>{text}</u>" if cell.second else text
+        marked = f"**{text}**" if cell.best else f"<u>{text}</u>" if cell.second else text
+        return marked + _markdown(table.paper(cell, column))
 
     lines = [f"**{_markdown(table.title)}**", ""]
     lines += [_line("", *map(_markdown, table.columns)), _line("---", *("---:" for _ in table.columns))]
@@ -96,7 +97,8 @@ def to_latex(table: Table) -> str:
 
     def cell_text(cell: Cell, column: int) -> str:
         text = _latex(table.text(cell, column))
-        return rf"\textbf{{{text}}}" if cell.best else rf"\underline{{{text}}}" if cell.second else text
+        marked = rf"\textbf{{{text}}}" if cell.best else rf"\underline{{{text}}}" if cell.second else text
+        return marked + _latex(table.paper(cell, column))
 
     lines = ["% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
     lines += [rf"\label{{tab:{_plain(table)}}}", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]

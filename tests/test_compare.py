@@ -1,0 +1,111 @@
+"""segcal compare, as a user meets it."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from synthetic_runs import scores_of, write_run
+from typer.testing import CliRunner
+
+from segcal.cli import app
+from segcal.tables import TABLES
+from segcal.types import UserError
+
+CASES = tuple(f"c{i}" for i in range(10))
+COMMON = {"dataset": "hippocampus", "classes": ("Anterior", "Posterior"), "cases": CASES}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("compared")
+    both = ({}, {"calibrator": "ts"})
+    for loss, shift in (("ce", 0.0), ("focal", 0.2), ("mbls", 0.4)):
+        scores = [scores_of(CASES, COMMON["classes"], shift=shift + i, seed=1) for i in range(2)]
+        write_run(root, loss, loss, scores=scores, conditions=both, **COMMON)
+    return root
+
+
+def compare(*args):
+    done = CliRunner().invoke(app, ["compare", *map(str, args)])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def test_all_tables_go_to_standard_output(runs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = compare(runs)
+    assert done.exit_code == 0
+    for title in ("Discriminative performance", "Calibration", "Ranks", "Tests between contenders", "Post-hoc calibration"):
+        assert f"{title}: hippocampus" in done.stdout
+    assert "Backbones" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_user_error_is_one_sentence_and_exit_2(runs):
+    """A real process; it fails before anything heavy is loaded."""
+    command = [sys.executable, "-c", "from segcal.cli import main; main()", "compare", str(runs), "--format", "html"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "segcal: unknown format 'html'; choose one of terminal, csv, markdown, latex\n"
+
+
+def test_formats(runs):
+    wanted = ("--table", "calibration", "--table", "ranking")
+    page = compare(runs, "--table", "calibration", "--format", "markdown").stdout
+    assert page.startswith("**Calibration: hippocampus**\n\n|  | ECE ↓ | CECE ↓ |\n")
+    rows = list(csv.reader(io.StringIO(compare(runs, "--table", "calibration", "--format", "csv").stdout)))
+    assert [row[0] for row in rows] == ["Calibration: hippocampus", "CE", "FL", "MbLS"]
+    latex = compare(runs, *wanted, "--format", "latex").stdout
+    assert latex.count(r"\begin{tabular}") == 2
+    values = json.loads(compare(runs, *wanted, "--json").stdout)
+    assert [table["key"] for table in values] == ["calibration", "ranking"]
+    assert [row["key"] for row in values[0]["rows"]] == ["ce", "focal", "mbls"]
+    assert values[0]["rows"][2]["cells"][0]["best"] is True
+
+
+def test_out_holds_every_table_in_every_format(runs, tmp_path):
+    done = compare(runs, "--out", tmp_path / "tables", "--table", "calibration", "--table", "tests")
+    names = sorted(path.name for path in (tmp_path / "tables").iterdir())
+    assert names == sorted(
+        [f"{key}-hippocampus.{ending}" for key in ("calibration", "tests") for ending in ("csv", "md", "tex")]
+        + ["tables.json"]
+    )
+    assert [line.split("/")[-1] for line in done.stderr.splitlines()] == names
+    assert "Calibration: hippocampus" in done.stdout
+
+
+def test_a_calibrator_and_published_values(runs):
+    plain, with_ts = (
+        json.loads(compare(runs, "--table", "calibration", "--json", *more).stdout)[0]
+        for more in ((), ("--calibrator", "ts", "--published"))
+    )
+    assert with_ts["title"] == "Calibration with TS: hippocampus"
+    assert plain["rows"][0]["cells"][0]["value"] != with_ts["rows"][0]["cells"][0]["value"]
+    assert plain["rows"][0]["cells"][0]["published"] is None
+    assert with_ts["rows"][0]["cells"][0]["published"] == 0.051
+    with pytest.raises(UserError, match="ce has no test scores with lts; run segcal calibrate"):
+        compare(runs, "--calibrator", "lts")
+
+
+def test_bad_input_is_a_sentence(runs, tmp_path):
+    with pytest.raises(UserError, match="is not a run"):
+        compare(tmp_path)
+    with pytest.raises(UserError, match="there is no table backbones: it needs runs on a second network"):
+        compare(runs, "--table", "backbones")
+    write_run(tmp_path, "half", status="running")
+    with pytest.raises(UserError, match="half is not finished"):
+        compare(runs, tmp_path / "half")
+    write_run(tmp_path, "elsewhere", "ls", checksum="two", **COMMON)
+    with pytest.raises(UserError, match="were trained on different preparations or splits of hippocampus"):
+        compare(runs, tmp_path / "elsewhere")
+
+
+def test_the_help_names_every_table():
+    text = compare("--help").stdout
+    assert "Example: segcal compare runs/ce runs/mbls" in " ".join(text.split())
+    for key in TABLES:
+        assert key in text
