@@ -332,6 +332,8 @@ def test_seeds_are_told(tmp_path):
 def test_unknown_patients_are_told(tmp_path):
     write_run(tmp_path, "ce")
     assert "each counts as a patient of its own" in notes(TABLES["calibration"](read_results([tmp_path])))
+    write_run(tmp_path / "known", "ce", patients={})  # every case is of another patient
+    assert "of its own" not in notes(TABLES["calibration"](read_results([tmp_path / "known"])))
 
 
 @pytest.fixture(scope="module")

@@ -154,21 +154,24 @@ def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
         table["value"] = np.array([float(value) for value in table["value"]])  # NaN is written "nan", which pandas refuses
     except ValueError:
         raise UserError(f"{path} holds values that are no numbers; run segcal evaluate --again on the run") from None
-    patients = info["patients"]
+    patients = info["patients"] or {}
     table["patient"] = table["case"].map(lambda case: patients.get(case, case))
     return table.assign(seed=info["settings"]["seed"], fold=info["settings"]["fold"])
 
 
-def _patients(info: Mapping[str, Any]) -> dict[str, str]:
-    """The patient of each case: as the run remembers, else as its data set says if it is still there; else unknown."""
+def _patients(info: Mapping[str, Any]) -> dict[str, str] | None:
+    """The patient of each case, where that is not the case itself: as the run remembers, else as its data set says.
+
+    `None` if the data set is not there any more, or no longer the same.
+    """
     if "patients" in info["data"]:
         return dict(info["data"]["patients"])
     try:
         cases = open_cases(Path(info["settings"]["data"])).info
     except UserError:
-        return {}
+        return None
     same = cases["checksum"] == info["data"]["checksum"]
-    return {id: record["patient"] for id, record in cases["cases"].items()} if same else {}
+    return {id: record["patient"] for id, record in cases["cases"].items()} if same else None
 
 
 def _check_scores(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None:

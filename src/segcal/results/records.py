@@ -44,7 +44,7 @@ class Results:
 
     scores: pd.DataFrame  # scores.csv of all runs, with contender, seed, fold, patient and chosen
     contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
-    runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder", and "patients" (of each case; empty if unknown)
+    runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder", and "patients" (None if unknown)
 
     @property
     def datasets(self) -> tuple[str, ...]:

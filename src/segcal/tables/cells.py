@@ -155,7 +155,7 @@ def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
             f"Mean over {n_cases} test cases ± half of the {LEVEL:.0%} bootstrap interval over {n_patients} patients "
             f"({N_SAMPLES:,} samples)."
         ]
-    if not all(results.runs[run]["patients"] for c in contenders for run in c.runs):
+    if any(results.runs[run].get("patients", {}) is None for c in contenders for run in c.runs):
         lines.append("It is not known which cases are of one patient; each counts as a patient of its own.")
     seeds = {c.label: len({results.runs[run]["settings"]["seed"] for run in c.runs}) for c in contenders}
     if set(seeds.values()) != {1}:
