@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import subprocess
+import sys
 
 import matplotlib
 import matplotlib.figure
@@ -551,3 +553,10 @@ def test_all_names_lead_somewhere():
     assert all(getattr(figures, name) is not None for name in figures.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         figures.nonsense  # noqa: B018
+
+
+def test_a_contact_sheet_needs_neither_torch_nor_pandas():
+    code = (
+        "import sys; from segcal.figures import contact_sheet; print([m for m in ('torch', 'pandas') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -44,7 +44,7 @@ FIGURES: dict[str, FigureRow] = {
         "Ranks",
         "Rank of each method per metric and overall, 1 is best. Left, sum-rank: methods are ranked by their means over "
         "test cases, and the ranks added up. Right, mean case rank: methods are ranked on every test case, and the ranks "
-        "averaged over cases.",
+        "averaged over cases. Where there are several data sets, a third panel adds the ranks up over all of them.",
         "test scores",
     ),
     "dice_vs_ece": FigureRow(
@@ -69,7 +69,9 @@ FIGURES: dict[str, FigureRow] = {
         from_bins.reliability_per_class,
         "Reliability per class",
         "The same for the probability of each foreground class by itself: bars are how often a voxel with that "
-        "probability is of the class. Over the foreground voxels of all test cases thrown together.",
+        "probability is of the class. Where there are too many methods and classes, a panel per class has a line per "
+        "method, and below it the voxels per bin and the ECE of each. Over the foreground voxels of all test cases thrown "
+        "together.",
         "bins of the test split",
     ),
     "risk_coverage": FigureRow(
@@ -113,8 +115,8 @@ FIGURES: dict[str, FigureRow] = {
     "backbones": FigureRow(
         from_scores.backbones,
         "Networks",
-        "The same methods on different networks. Points are means over test patients, bars their 95 % confidence "
-        "intervals (Student's t).",
+        "The same methods on different networks. Points are means over test cases, bars their 95 % intervals from 2,000 "
+        "bootstrap samples of patients.",
         "runs of a method on several networks",
     ),
     "objectives": FigureRow(

@@ -111,7 +111,7 @@ def outward(values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25
     An axis spans at least 5 % of its largest value, so that methods which are practically the same look the same.
 
     >>> scaled, ends = outward(pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]}), {"ECE": "lower", "DSC": "higher"})
-    >>> scaled["ECE"].tolist(), ends["ECE"].tolist(), ends["DSC"].round(2).tolist()
+    >>> scaled["ECE"].round(2).tolist(), ends["ECE"].round(2).tolist(), ends["DSC"].round(2).tolist()
     ([1.0, 0.25], [0.2, 0.1], [0.76, 0.8])
     """
     scaled, ends = values.astype(float), pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float)

@@ -1,0 +1,355 @@
+"""The table `FIGURES`: from run folders to figures, by Python and by the command line."""
+
+import csv
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_runs import COLOURS, made_run
+from test_figures import all_text, check_layout, lines, look
+from typer.testing import CliRunner
+
+from segcal.cli import app
+from segcal.data.prepare import prepare
+from segcal.data.slices import volume
+from segcal.evaluation import evaluate
+from segcal.figures import FIGURES, aurc, colour_of, save_figures
+from segcal.figures.from_networks import median_case
+from segcal.figures.style import OVER
+from segcal.inference import open_run
+from segcal.losses import LOSSES
+from segcal.metrics import METRICS
+from segcal.networks import build_network
+from segcal.ranking import rank_results
+from segcal.results import read_results
+from segcal.store import read_json, save_weights, write_json
+from segcal.types import UserError
+
+NOISE = (0.01, 0.03, 0.05)
+KEYS = {
+    "radar",
+    "rank_heatmap",
+    "mean_logits",
+    "robustness",
+    "sensitivity",
+    "backbones",
+    "qualitative",
+    "objectives",
+    "penalty_shape",
+    "reliability",
+    "reliability_per_class",
+    "dice_vs_ece",
+    "risk_coverage",
+    "learning_curves",
+}
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory):
+    """All methods on one data set of two classes: settings tried, noise, a variant, other networks, two cases a patient."""
+    root = tmp_path_factory.mktemp("study")
+    common = {
+        "n_cases": 8,
+        "n_voxels": 1500,
+        "noise": NOISE,
+        "patients": {f"case_{i:03d}": f"patient_{i // 2}" for i in range(8)},
+    }
+    for loss in LOSSES:
+        if loss != "mbls":
+            made_run(root, loss, loss, **common)
+    for margin, lift in ((5.0, 0.0), (8.0, 0.05), (10.0, -0.05)):
+        for seed in (0, 1):
+            made_run(root, f"mbls-{margin:g}-{seed}", "mbls", settings={"margin": margin}, lift=lift, seed=seed, **common)
+    made_run(root, "l2", "mbls", settings={"penalty": "l2"}, **common)
+    for loss in ("ce", "mbls"):
+        made_run(root, f"transunet-{loss}", loss, network="transunet", **common)
+    return root
+
+
+@pytest.fixture(scope="session")
+def results(study):
+    return read_results([study])
+
+
+def scored(folder, metric, kind, corruption=""):
+    """Case by case from scores.csv, by hand."""
+    with (folder / "scores.csv").open() as file:
+        rows = csv.DictReader(file)
+        return {
+            row["case"]: float(row["value"])
+            for row in rows
+            if (row["metric"], row["class"], row["corruption"]) == (metric, kind, corruption)
+        }
+
+
+def mean(folders, *what):
+    return np.mean([list(scored(folder, *what).values()) for folder in folders])
+
+
+CHOSEN = {"ce": ["ce"], "mbls": ["mbls-8-0", "mbls-8-1"]}
+
+
+def test_the_table_is_complete():
+    assert set(FIGURES) == KEYS
+    for row in FIGURES.values():
+        assert row.caption.endswith(".")
+        assert row.label
+        assert row.needs
+
+
+def test_every_row_draws_a_study(results, monkeypatch):
+    for key, row in FIGURES.items():
+        figure = row.draw(results, "made")
+        if key == "qualitative":
+            assert figure is None  # no weights there
+        else:
+            check_layout(figure, monkeypatch)
+
+
+def test_robustness_draws_the_means_of_the_chosen_runs(results, study):
+    ax = FIGURES["robustness"].draw(results, "made").axes[0]
+    levels = ["", *(f"gaussian_noise:{s:g}" for s in NOISE)]
+    for key, runs in CHOSEN.items():
+        folders = [study / run for run in runs]
+        expected = [[mean(folders, "dice", "mean", level), mean(folders, "ece", "all", level)] for level in levels]
+        np.testing.assert_allclose(lines(ax)[colour_of(key), ""], expected)
+
+
+def test_a_point_of_dice_against_ece_is_a_patient(results, study):
+    figure = FIGURES["dice_vs_ece"].draw(results, "made")
+    by_patient = defaultdict(list)
+    for i, ((_, dice), (_, error)) in enumerate(
+        zip(
+            sorted(scored(study / "ce", "dice", "mean").items()),
+            sorted(scored(study / "ce", "ece", "all").items()),
+            strict=True,
+        )
+    ):
+        by_patient[i // 2].append([dice, error])
+    expected = [np.mean(pairs, axis=0) for pairs in by_patient.values()]
+    np.testing.assert_allclose(lines(figure.axes[0])[colour_of("ce"), "."], expected)
+    assert figure.axes[0].get_title().startswith("4 patients")
+
+
+def test_ranks_are_those_of_the_ranking(results):
+    figure = FIGURES["rank_heatmap"].draw(results, "made")
+    ranking = rank_results(results, "made", n=10)
+    columns = [("made", m) for m in ("dice", "asd", "ece", "cece")]
+    order = [t.get_text() for t in figure.axes[0].get_yticklabels()]
+    keys = {c.label: c.key for c in results.main("made")}
+    cells = [t.get_text() for t in figure.axes[0].texts]
+    expected = ranking.sum_rank.loc[[keys[label] for label in order], [*columns, "rank"]]
+    assert cells == [f"{v:g}" for v in expected.to_numpy().ravel()]
+    means = ranking.case_rank.loc[expected.index, ["dice", "asd", "ece", "cece", "mean"]].to_numpy().ravel()
+    assert [float(t.get_text()) for t in figure.axes[1].texts] == pytest.approx(means, abs=0.005)
+    assert list(expected["rank"]) == sorted(expected["rank"])
+
+
+def test_sensitivity_reads_validation_scores(results, study):
+    figure = FIGURES["sensitivity"].draw(results, "made")
+    assert [ax.get_title() for ax in figure.axes if ax.get_title()] == ["MbLS"]  # nothing else was tried twice
+    infos = [[read_json(study / f"mbls-{m}-{seed}" / "run.json")["best"] for seed in (0, 1)] for m in (5, 8, 10)]
+    for ax, score in zip(figure.axes, ("val_dice", "val_ece"), strict=True):
+        means = [np.mean([best[score] for best in pair]) for pair in infos]
+        np.testing.assert_allclose(lines(ax)[look("mbls")][:, 1], means)
+        np.testing.assert_allclose(lines(ax)["#222222", "o"][0], [1, means[1]])
+
+
+def test_backbones_compare_what_ran_on_several_networks(results, study):
+    figure = FIGURES["backbones"].draw(results, "made")
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "TransUNet"]
+    found = sorted(line.get_ydata()[0] for line in figure.axes[0].lines if len(line.get_ydata()) == 1)
+    groups = [["ce"], CHOSEN["mbls"], ["transunet-ce"], ["transunet-mbls"]]
+    assert found == pytest.approx(sorted(mean([study / run for run in runs], "dice", "mean") for runs in groups))
+
+
+def test_bins_of_all_seeds_are_added_up(results, study):
+    entries = [read_json(study / run / "bins.json")["entries"][0] for run in CHOSEN["mbls"]]
+    fine = {what: np.sum([e["fine"][what] for e in entries], axis=0) for what in ("count", "hit")}
+    assert f"MbLS: {aurc(fine):.4f}" in all_text(FIGURES["risk_coverage"].draw(results, "made"))
+    gap = np.sum([np.subtract(e["top"]["conf"], e["top"]["hit"]) for e in entries], axis=0)
+    count = np.sum([e["top"]["count"] for e in entries])
+    assert f"ECE {np.abs(gap).sum() / count:.3f}" in all_text(FIGURES["reliability"].draw(results, "made"))
+    mean_logits = FIGURES["mean_logits"].draw(results, "made")
+    assert [ax.get_title() for ax in mean_logits.axes] == ["CE", "MbLS"]
+    sums = [np.array(e["mean_logits"]) * np.array(e["voxels"])[:, None] for e in entries]
+    expected = sum(sums) / sum(np.array(e["voxels"]) for e in entries)[:, None]
+    np.testing.assert_allclose([p.get_height() for p in mean_logits.axes[1].patches], expected.T.ravel())
+
+
+def test_the_margin_is_the_chosen_one_and_curves_are_the_logs(results, study):
+    assert FIGURES["penalty_shape"].draw(results, "made").axes[1].get_title() == "margin 8"
+    ax = FIGURES["learning_curves"].draw(results, "made").axes[0]
+    with (study / "ce" / "log.csv").open() as file:
+        expected = [float(row["val_dice"]) for row in csv.DictReader(file)]
+    np.testing.assert_allclose(lines(ax)[colour_of("ce"), ""][:, 1], expected)
+
+
+def test_objectives_are_the_four(results):
+    figure = FIGURES["objectives"].draw(results, "made")
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["CE", "CE+Dice", "MbLS", "MbLS+Dice"]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["anterior", "posterior", "mean"]
+
+
+def test_axes_of_the_radar(tmp_path, results):
+    assert "HD95 ↓ (mm)\n" in all_text(FIGURES["radar"].draw(results, "made"))  # one data set of two classes: metrics
+    sets = {"acdc": ("RV", "MYO", "LV"), "busi": ("tumour",), "flare": ("liver", "kidney", "spleen", "pancreas")}
+    for (name, classes), loss in itertools.product(sets.items(), ("ce", "mbls")):
+        made_run(tmp_path / name, f"{name}-{loss}", loss, dataset=name, classes=classes, n_cases=3, n_voxels=300)
+    few = read_results([tmp_path / "acdc", tmp_path / "busi"])
+    figure = FIGURES["radar"].draw(few, "acdc")
+    assert [ax.get_title() for ax in figure.axes] == ["DSC ↑ per class", "CECE ↓ per class"]
+    assert "MYO\n" in all_text(figure)
+    many = read_results([tmp_path / name for name in sets])
+    assert "busi\n" in all_text(FIGURES["radar"].draw(many, "acdc"))
+    assert [ax.get_title() for ax in FIGURES["rank_heatmap"].draw(many, "acdc").axes][2] == "sum-rank, 3 data sets"
+    assert FIGURES["objectives"].draw(many, "acdc") is None  # neither was trained with Dice
+
+
+def test_a_data_set_scored_by_regions(tmp_path):
+    regions = {"TC": [1], "ET": [2], "WT": [1, 2, 3]}
+    classes = ("necrosis", "oedema", "enhancing")
+    for loss in ("ce", "mbls"):
+        made_run(tmp_path, loss, loss, classes=classes, regions=regions, n_cases=3, n_voxels=300)
+    results = read_results([tmp_path])
+    text = all_text(FIGURES["radar"].draw(results, "made"))
+    assert "TC (region)\n" in text
+    assert "oedema\n" in text  # calibration knows raw classes only
+    point = lines(FIGURES["dice_vs_ece"].draw(results, "made").axes[1])[look("ce")][0]
+    assert point[0] == pytest.approx(mean([tmp_path / "ce"], "dice", "mean (region)"))
+
+
+def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
+    folder = made_run(tmp_path, "only", "ce", n_cases=1, epochs=1, n_voxels=300)
+    bins = read_json(folder / "bins.json")
+    del bins["entries"][0]["fine"]
+    write_json(folder / "bins.json", bins)
+    results = read_results([tmp_path])
+    drawn = {key: row.draw(results, "made") for key, row in FIGURES.items()}
+    nothing = {"rank_heatmap", "robustness", "sensitivity", "backbones", "objectives", "qualitative"}
+    assert {key for key, figure in drawn.items() if figure is None} == nothing
+    for figure in drawn.values():
+        if figure is not None:
+            check_layout(figure, monkeypatch)
+    top = {what: np.array(v) for what, v in bins["entries"][0]["top"].items()}
+    assert f"CE: {aurc(top):.4f}" in all_text(drawn["risk_coverage"])
+    assert "too few cases" in all_text(drawn["dice_vs_ece"])
+
+
+def test_runs_without_bins_are_named(tmp_path):
+    for loss in ("ce", "focal"):
+        made_run(tmp_path, loss, loss, n_cases=3, n_voxels=300)
+    (tmp_path / "focal" / "bins.json").unlink()
+    results = read_results([tmp_path])
+    assert "no value: FL" in all_text(FIGURES["reliability"].draw(results, "made"))
+    (tmp_path / "ce" / "bins.json").unlink()
+    assert FIGURES["reliability"].draw(results, "made") is None
+
+
+# One case, through real networks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """Two runs with real, if untrained, networks on real, if synthetic, cases."""
+    root = tmp_path_factory.mktemp("networks")
+    cases = prepare("phantom", None, root, n_cases=8, shape=(4, 24, 28), workers=1).cases
+    for i, loss in enumerate(("ce", "mbls")):
+        data = {"name": cases.name, "classes": list(cases.classes), "channels": list(cases.channels), "regions": {}}
+        folder = made_run(root / "runs", loss, loss, dataset=cases.name, classes=cases.classes, data=cases.root)
+        info = read_json(folder / "run.json") | {"frame": [24, 28]}
+        info["data"] = data | {"checksum": cases.info["checksum"], "colours": COLOURS[: len(cases.classes)]}
+        info["settings"] |= {"network": {"name": "unet", "width": 4}}
+        write_json(folder / "run.json", info)
+        for stale in ("scores.csv", "bins.json"):
+            (folder / stale).unlink()
+        torch.manual_seed(i)
+        network = build_network("unet", len(cases.channels), len(cases.classes) + 1, width=4)
+        save_weights(folder / "checkpoints" / "best.safetensors", network.state_dict())
+        evaluate(open_run(folder))
+    return root / "runs", cases
+
+
+def test_the_case_shown_is_the_one_in_the_middle(results, study):
+    chosen = [c.runs for c in results.main("made")]
+    dice = [{run: scored(study / run, "dice", "mean") for run in runs} for runs in chosen]
+    cases = list(dice[0]["ce"])
+    means = {id: np.mean([np.mean([table[id] for table in runs.values()]) for runs in dice]) for id in cases}
+    assert median_case(results, "made") == sorted(cases, key=means.get)[3]  # of eight
+
+
+def test_one_case_through_the_networks(networks, monkeypatch):
+    folder, cases = networks
+    results = read_results([folder])
+    case = median_case(results, cases.name)
+    figure = FIGURES["qualitative"].draw(results, cases.name)
+    check_layout(figure, monkeypatch)
+    image, label = volume(cases, case)
+    z = max(range(len(label)), key=lambda i: int((label[i] > 0).sum()))
+    pictures = {ax.get_title(): ax.images[0].get_array() for ax in figure.axes if ax.images and ax.get_title()}
+    np.testing.assert_array_equal(pictures["image"], image[z, 0])
+    confidence = torch.softmax(open_run(folder / "mbls").logits(image), 1).amax(1)[z].numpy()
+    assert any(ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes)
+    assert f"ECE {scored(folder / 'mbls', 'ece', 'all')[case]:.3f}" in all_text(figure)
+
+
+def test_one_case_needs_weights_and_data(networks, tmp_path):
+    folder, cases = networks
+    for run in ("ce", "mbls"):
+        shutil.copytree(folder / run, tmp_path / run)
+    shutil.rmtree(tmp_path / "mbls" / "checkpoints")
+    assert FIGURES["qualitative"].draw(read_results([tmp_path]), cases.name) is None
+
+
+# Files and the command line ---------------------------------------------------------------------------------------------
+
+
+def test_unknown_names_are_refused_before_anything_is_drawn(results, tmp_path):
+    with pytest.raises(UserError, match="unknown figure 'raddar'; choose one of radar, "):
+        save_figures(results, tmp_path, keys=["radar", "raddar"])
+    with pytest.raises(UserError, match="unknown format 'gif'; choose one of svg, pdf, png"):
+        save_figures(results, tmp_path, format="gif")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_verb(networks, tmp_path):
+    folder, cases = networks
+    command = [sys.executable, "-c", "from segcal.cli import main; main()", "figures", folder, "--out", tmp_path, "--json"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["figure"]: row for row in json.loads(done.stdout)}
+    assert set(rows) == KEYS
+    drawn = {key for key, row in rows.items() if row["file"]}
+    assert KEYS - drawn == {"robustness", "sensitivity", "backbones", "objectives"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"{cases.name}-{key}.svg" for key in drawn)
+    assert OVER.lower() in (tmp_path / f"{cases.name}-reliability.svg").read_text().lower()
+
+
+def test_some_figures_in_another_format(networks, tmp_path):
+    folder, cases = networks
+    wanted = ["--format", "pdf", "--figure", "radar", "--figure", "backbones"]
+    done = CliRunner().invoke(app, ["figures", str(folder), "-o", str(tmp_path), *wanted], env={"COLUMNS": "120"})
+    assert done.exit_code == 0, done.output
+    assert [p.name for p in tmp_path.iterdir()] == [f"{cases.name}-radar.pdf"]
+    assert "left out: needs runs of a method on several networks" in " ".join(done.stdout.split())
+
+
+def test_labels_come_from_the_tables(results):
+    text = all_text(FIGURES["dice_vs_ece"].draw(results, "made"))
+    for row in LOSSES.values():
+        assert row.label in text
+    for key in ("dice", "ece"):
+        assert f"{METRICS[key].label} {METRICS[key].arrow}" in text
+
+
+def test_the_page_lists_every_figure():
+    page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(FIGURES)
