@@ -21,7 +21,7 @@ from segcal.calibrators.temperature import _sums
 from segcal.types import IGNORE, UserError
 
 ROWS = pytest.mark.parametrize("key", CALIBRATORS)
-QUICK = {"ts": {}, "lts": {"epochs": 2}, "vs": {}}
+QUICK = {"ts": {}, "lts": {"epochs": 2, "least_steps": 1}, "vs": {}}
 
 
 def drawn(logits, temperature=1.0):
@@ -246,7 +246,7 @@ def test_lts_starts_at_exactly_one():
 def test_lts_leaves_come_apart():
     """With gates of zero, as in the authors' code, all four leaves would get the same gradient, for ever."""
     data = example()
-    weight = fit("lts", lambda: data, epochs=3).tensors()["weight"]
+    weight = fit("lts", lambda: data, epochs=3, least_steps=1).tensors()["weight"]
     assert all((weight[i] - weight[j]).abs().max() > 1e-5 for i in range(4) for j in range(i))
 
     weights = first_weights(3, 1, 4.0, 0)
@@ -282,7 +282,7 @@ def test_lts_finds_regions_where_ts_cannot():
 
 def test_lts_keeps_the_best_epoch_and_says_so():
     data = by_region()
-    fitted = fit("lts", lambda: data, epochs=12, lr=0.01)
+    fitted = fit("lts", lambda: data, epochs=12, least_steps=1, lr=0.01)
     facts = fitted.facts()
     assert facts["nll_after"] < facts["nll_before"]
     assert facts["nll_after"] == pytest.approx(nll(fitted, data), rel=1e-5)
@@ -297,7 +297,7 @@ def test_lts_that_does_not_gain_changes_nothing():
     logits = torch.randn(2, 2, 12, 12)
     logits[:, 1] = -logits[:, 0]
     labels, image = drawn(logits), torch.rand(2, 1, 12, 12)
-    fitted = fit("lts", lambda: [(logits, labels, image)], epochs=1, lr=10.0)
+    fitted = fit("lts", lambda: [(logits, labels, image)], epochs=1, least_steps=1, lr=10.0)
     facts = fitted.facts()
     assert facts["best_epoch"] == 0
     assert facts["nll_after"] == facts["nll_before"]
@@ -308,7 +308,7 @@ def test_lts_that_does_not_gain_changes_nothing():
 def test_lts_is_the_same_twice_and_leaves_the_callers_seed_alone():
     data = example()
     state = torch.get_rng_state()
-    one, two, other = (fit("lts", lambda: data, epochs=2, seed=seed).tensors() for seed in (0, 0, 1))
+    one, two, other = (fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).tensors() for seed in (0, 0, 1))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["weight"], other["weight"])
     assert torch.equal(torch.get_rng_state(), state)
@@ -591,7 +591,7 @@ def test_other_classes_than_fitted_are_a_user_error(key):
 
 def test_lts_wants_slices_and_their_image():
     data = example()
-    fitted = fit("lts", lambda: data, epochs=1)
+    fitted = fit("lts", lambda: data, epochs=1, least_steps=1)
     logits, labels, image = data[0]
     with pytest.raises(UserError, match="got none"):
         fitted(logits)
@@ -694,3 +694,18 @@ def test_every_row_is_complete(key):
     assert row.fit.__doc__
     assert row.fit.__name__ == key
     assert row.settings
+
+
+@pytest.mark.parametrize("n_cases", [1, 3])
+def test_few_cases_are_enough_for_local_temperatures(n_cases):
+    """Logits four times too large: a tree of temperatures must come as near to 4 as one temperature does."""
+    generator = torch.Generator().manual_seed(0)
+    data = []
+    for _ in range(n_cases):
+        coarse = torch.randn(4, 3, 6, 6, generator=generator) * 3
+        honest = torch.nn.functional.interpolate(coarse, size=(24, 24), mode="bilinear")
+        labels = torch.distributions.Categorical(logits=honest.movedim(1, -1)).sample()
+        data.append((honest * 4, labels, torch.rand(4, 1, 24, 24, generator=generator)))
+    one, local = (fit(name, lambda: data).facts() for name in ("ts", "lts"))
+    assert local["nll_after"] < one["nll_after"] + 0.01
+    assert local["temperature"]["mean"] == pytest.approx(4, abs=0.4)

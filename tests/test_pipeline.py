@@ -157,8 +157,8 @@ def test_corruption_is_seeded_per_case_and_hurts(run):
     clean = evaluate(run)
     noisy = evaluate(run, corruption="gaussian_noise:0.3")
     assert str(evaluate(run, corruption="gaussian_noise:0.3", again=True)) == str(noisy)  # NaN is not equal to itself
-    mean = [np.nanmean(pick(table, metric="dice", **{"class": "mean"})) for table in (clean, noisy)]
-    assert mean[1] < mean[0]
+    nll = [np.nanmean(pick(table, metric="nll")) for table in (clean, noisy)]
+    assert nll[1] > nll[0]
     assert {row["corruption"] for row in rows(run)} == {"", "gaussian_noise:0.3"}
     other = evaluate(run, corruption="gaussian_noise:0.30", seed=3)
     assert pick(other, metric="nll") != pick(noisy, metric="nll")
@@ -268,6 +268,29 @@ def test_changed_arrays_are_refused(tmp_path):
         train(done.settings, tmp_path / "other", progress=False)
 
 
+def test_edited_splits_are_refused(tmp_path):
+    mine = prepare("phantom", to=tmp_path / "cases", n_cases=6, shape=(4, 24, 24)).cases
+    done = trained(mine, tmp_path / "run", "network.width=2", "training.epochs=1")
+    info = json.loads((mine.root / "cases.json").read_text())
+    info["splits"][0]["test"].append(info["splits"][0]["train"].pop())
+    write_json(mine.root / "cases.json", info)
+    with pytest.raises(UserError, match="cases.json was edited; prepare the data set again with --again"):
+        evaluate(done)
+
+
+def test_half_of_the_scores_is_not_taken_for_all(run):
+    whole = evaluate(run)
+    (run.root / "bins.json").unlink()  # killed between the two files
+    evaluate(run)
+    assert json.loads((run.root / "bins.json").read_text())["entries"]
+    path = run.root / "scores.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    assert len(evaluate(run)) == len(whole)
+    path.write_bytes(b"\xff\xfe rubbish")
+    with pytest.raises(UserError, match="scores.csv is damaged; remove it and run the same command again"):
+        evaluate(run)
+
+
 def test_fine_bins_are_counted_like_a_loop(run, cases):
     image, label = volume(cases, cases.split("test")[0])
     logits = run.logits(image)
@@ -352,8 +375,14 @@ def test_a_prediction_is_not_made_twice_nor_overwritten(run, images, tmp_path):
     calibrate(run, ["ts"])
     with pytest.raises(UserError, match="has another prediction of .*; choose another --out, or --again to replace it"):
         predict(run, images, out, calibrator="ts")
-    predict(run, images, out, calibrator="ts", again=True)
+    predict(run, images, out, calibrator="ts", probabilities=True, again=True)
     assert segs[0].read_bytes() != b"corrected by hand"
+    assert list(out.glob("*_prob_*"))
+    predict(run, images, out, again=True)
+    assert not list(out.glob("*_prob_*"))  # they were of another calibrator
+    segs[0].unlink()
+    predict(run, images, out)
+    assert segs[0].is_file()
 
 
 def test_a_prepared_case_is_predicted_as_it_is_evaluated(tmp_path):

@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_nothing(root, tmp_path, monkeypatch):
         real(path, array, **kwargs)
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match="cannot write to .*: No space left on device; make room or choose another --to"):
+    with pytest.raises(UserError, match="cannot write to .*: No space left on device; make room or choose another folder"):
         prepare("mine", root, tmp_path / "cases")
     assert not (tmp_path / "cases").exists()
 
@@ -217,5 +217,5 @@ def test_a_read_only_target(root, tmp_path, monkeypatch):
         raise PermissionError(13, os.strerror(13), str(self))
 
     monkeypatch.setattr("pathlib.Path.mkdir", refuse)  # root may write anywhere, so the system's answer is played
-    with pytest.raises(UserError, match="cannot write to .*: Permission denied; make room or choose another --to"):
+    with pytest.raises(UserError, match="cannot write to .*: Permission denied; make room or choose another folder"):
         prepare("mine", root, tmp_path / "cases")

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -208,6 +209,8 @@ def test_changed_data_is_refused(cases, tmp_path):
         (["machine.loggers=['wandb']"], "the logger wandb is not installed; pip install wandb"),
         (["machine.precision=foo"], "Lightning refuses these machine settings"),
         (["machine.accelerator=gpu"], "Lightning refuses these machine settings"),
+        (["loss.name=mbls", "loss.margin=abc"], "margin must be a number; got 'abc'"),
+        (["loss.ignore_index=1"], "a run marks voxels to ignore with -100 itself"),
         (["fold=3"], r"fold must lie in 0\.\.0"),
     ],
 )
@@ -301,6 +304,67 @@ def test_two_processes_train_together(cases, tmp_path):
     assert one["status"] == "finished"
 
 
-def test_half_precision(cases, tmp_path):
-    info = train(settings(cases, "machine.precision=bf16-mixed"), tmp_path / "run", progress=False)
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_other_precisions(cases, tmp_path, precision):
+    info = train(settings(cases, f"machine.precision={precision}"), tmp_path / "run", progress=False)
     assert info["status"] == "finished"
+    assert open_run(tmp_path / "run").logits(torch.zeros(2, 1, 24, 24)).dtype == torch.float32
+
+
+def test_a_run_killed_while_it_begins_or_is_removed_can_be_begun_again(cases, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".partial-1-run.json").write_text("{")  # killed before the first run.json had its name
+    first = train(settings(cases), out, progress=False)
+    assert not list(out.glob(".partial-*"))
+
+    def killed(path):
+        if path.name == "checkpoints":
+            real(path)
+            raise Stopped
+
+    real = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(Stopped):
+        train(settings(cases), out, again=True, progress=False)
+    monkeypatch.undo()
+    second = train(settings(cases), out, progress=False)
+    assert second["id"] != first["id"]
+    assert second["best"] == first["best"]
+    (out / "checkpoints" / "best.safetensors").unlink()
+    with pytest.raises(UserError, match="is finished but has lost its weights; --again trains it anew"):
+        train(settings(cases), out, progress=False)
+
+
+def test_others_may_read_the_weights(cases, tmp_path):
+    train(settings(cases), tmp_path / "run", progress=False)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json"])
+def test_a_damaged_run_json_is_named(cases, tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    for action in (lambda: open_run(tmp_path), lambda: train(settings(cases), tmp_path, progress=False)):
+        with pytest.raises(UserError, match="run.json is damaged; move the folder away"):
+            action()
+
+
+def test_data_that_moved_are_found_again(cases, tmp_path, monkeypatch):
+    from segcal.evaluation import evaluate
+    from segcal.store import open_cases
+
+    monkeypatch.chdir(cases.root.parent)
+    chosen = run_settings({"data": cases.root.name, "training.epochs": 1}, overrides=SMALL)
+    train(chosen, tmp_path / "run", progress=False)
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(open_run(tmp_path / "run"))  # from another folder
+    shutil.copytree(cases.root, tmp_path / "moved")
+    info = read_run(tmp_path / "run")
+    info["settings"]["data"] = "nowhere"
+    write_json(tmp_path / "run" / "run.json", info)
+    with pytest.raises(UserError, match="nowhere is not a prepared data set"):
+        evaluate(open_run(tmp_path / "run"), split="val")
+    assert evaluate(open_run(tmp_path / "run"), split="val", cases=open_cases(tmp_path / "moved"))
+    train(run_settings({"data": "moved", "training.epochs": 1}, overrides=SMALL), tmp_path / "run", progress=False)
+    assert evaluate(open_run(tmp_path / "run"), split="train")

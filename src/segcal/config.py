@@ -77,7 +77,7 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     data: str
     fold: int = Field(default=0, ge=0)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=1 << 31)
     loss: ChosenLoss = ChosenLoss()
     network: ChosenNetwork = ChosenNetwork()
     training: Training = Training()

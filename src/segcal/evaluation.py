@@ -24,6 +24,7 @@ from segcal.types import IGNORE, UserError, check_choice
 Progress = Callable[[int, int], None]
 FINE = 1000  # bins of confidence for risk and coverage
 POOLED, ALL, MEAN = "pooled", "all", "mean"
+COLUMNS = ("split", "corruption", "calibrator", "case", "class", "metric", "value")
 REGION = "{} (region)"
 
 
@@ -47,10 +48,23 @@ def evaluate(
     named = corruption + (f"@{seed}" if corruption and seed else "")  # scores with another seed are other scores
     what = {"split": split, "corruption": named, "calibrator": calibrator}
     with alone(run.root, nested=True):  # two at once would lose each other's rows
-        known = [row for row in read_rows(run.root / "scores.csv") if _is(row, what)]
-        if known and not again:
+        known = [row for row in _rows(run) if _is(row, what)]
+        if not again and _complete(run, known, what):
             return [dict(row) for row in known]
-        return _evaluate(run, cases or data_of(run), what, corruption, seed, progress)
+        return _evaluate(run, data_of(run, cases), what, corruption, seed, progress)
+
+
+def _rows(run: Run) -> list[dict[str, str]]:
+    return read_rows(run.root / "scores.csv", columns=COLUMNS)
+
+
+def _complete(run: Run, rows: list[dict[str, str]], what: Mapping[str, str]) -> bool:
+    """Whether every case of the split has its rows, and the bins are there too: a kill may have come in between."""
+    n_cases = run.info["data"].get("splits", {}).get(what["split"])
+    entries = (read_json(run.root / "bins.json") or {}).get("entries", [])
+    found = {row["case"] for row in rows}
+    whole = POOLED in found and (n_cases is None or len(found) == n_cases + 1)
+    return whole and any(_is(entry, what) for entry in entries)
 
 
 def _evaluate(
@@ -81,7 +95,7 @@ def _evaluate(
             progress(i, len(ids))
     rows += [common | row for row in _bin_rows(POOLED, total, run.classes)]
     path = run.root / "scores.csv"
-    write_rows(path, [*(row for row in read_rows(path) if not _is(row, what)), *rows])
+    write_rows(path, [*(row for row in _rows(run) if not _is(row, what)), *rows])
     _write_bins(run.root / "bins.json", what, total, sums, run.classes)
     return rows
 
@@ -95,7 +109,7 @@ def forget(run: Run, calibrator: str) -> None:
     what = {"calibrator": calibrator}
     scores, bins = run.root / "scores.csv", run.root / "bins.json"
     with alone(run.root, nested=True):
-        rows = read_rows(scores)
+        rows = _rows(run)
         if any(_is(row, what) for row in rows):
             write_rows(scores, [row for row in rows if not _is(row, what)])
         values = read_json(bins)
@@ -111,10 +125,10 @@ def _canonical(corruption: str) -> str:
     return "" if severity == CORRUPTIONS[key].neutral else f"{key}:{severity:g}"
 
 
-def data_of(run: Run) -> CaseSet:
-    """The run's data set, refused if it is no longer what it was."""
-    cases = open_cases(Path(run.settings.data))
-    cases.check_arrays()
+def data_of(run: Run, cases: CaseSet | None = None) -> CaseSet:
+    """The run's data set, from where it was or as given; refused if it is no longer what it was."""
+    cases = cases or open_cases(Path(run.settings.data))
+    cases.check_content()
     if cases.info["checksum"] != run.info["data"]["checksum"]:
         raise UserError(f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train again")
     return cases
@@ -129,7 +143,7 @@ def calibrator_path(run: Run, name: str) -> Path:
 def _common(run: Run) -> dict[str, Any]:
     settings = run.settings
     text = " ".join(f"{key}={value}" for key, value in sorted(settings.loss.settings.items()) if key != "ignore_index")
-    names = {"run": run.root.name, "dataset": run.info["data"]["name"], "network": settings.network.name}
+    names = {"run": run.root.resolve().name, "dataset": run.info["data"]["name"], "network": settings.network.name}
     return names | {"method": settings.loss.name, "setting": text}
 
 

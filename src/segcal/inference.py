@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,11 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
         raise UserError(f"{root} is not finished; the same segcal train command goes on with it")
     chosen, data = checked(info["settings"]), info["data"]
     network = build_network(chosen.network.name, len(data["channels"]), len(data["classes"]) + 1, **chosen.network.settings)
+    path = root / "checkpoints" / "best.safetensors"
+    if path.is_file() and not os.access(path, os.R_OK):
+        raise UserError(f"{path} may not be read; ask its owner for permission")
     try:
-        network.load_state_dict(load_file(root / "checkpoints" / "best.safetensors"))
+        network.load_state_dict(load_file(path))
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot load the weights of {root} ({reason}); train it again with --again") from None

@@ -23,7 +23,12 @@ Progress = Callable[[int, int], None]
 
 
 def calibrate(
-    run: Run, names: Sequence[str] = ("ts", "lts"), *, again: bool = False, progress: Progress | None = None
+    run: Run,
+    names: Sequence[str] = ("ts", "lts"),
+    *,
+    again: bool = False,
+    cases: CaseSet | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Fit calibrators on the validation cases, save them, and add their test rows to `scores.csv`.
 
@@ -31,7 +36,7 @@ def calibrate(
     """
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
-    cases = data_of(run)
+    cases = data_of(run, cases)
     with alone(run.root, nested=True):
         missing = [name for name in names if again or not (run.root / "calibrators" / f"{name}.json").is_file()]
         if missing:

@@ -51,19 +51,18 @@ def predict(
     for i, (name, paths) in enumerate(groups.items(), start=1):
         about = _about(run, paths, calibrator, probabilities)
         known = read_json(out / f"{name}_summary.json")
-        if known is not None and not again:
+        if known is not None and not again and all((out / file).is_file() for file in _files(name, run, probabilities)):
             if any(known.get(key) != value for key, value in about.items()):
                 raise UserError(f"{out} has another prediction of {name!r}; choose another --out, or --again to replace it")
             summaries[name] = known
             continue
         probs, label, original = _probabilities(run, paths, fitted, keeps_labels=keeps_labels)
         confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
-        write_image(out / f"{name}_seg.nii.gz", from_array(label, original))
-        write_image(out / f"{name}_confidence.nii.gz", from_array(confidence, original))
-        if probabilities:
-            for k, kind in enumerate(("background", *run.classes)):
-                slug = re.sub(r"\W+", "-", kind)
-                write_image(out / f"{name}_prob_{k}_{slug}.nii.gz", from_array(probs[k], original))
+        for old in _files(name, run, probabilities=True):
+            (out / old).unlink(missing_ok=True)  # of a prediction with another calibrator, say
+        maps = (label, confidence, *(probs if probabilities else ()))
+        for file, values in zip(_files(name, run, probabilities), maps, strict=True):
+            write_image(out / file, from_array(values, original))
         summaries[name] = about | summary(probs, label, run.classes, original.spacing)
         write_json(out / f"{name}_summary.json", summaries[name])
         if progress is not None:
@@ -71,11 +70,19 @@ def predict(
     return summaries
 
 
+def _files(name: str, run: Run, probabilities: bool) -> list[str]:
+    """The images of a case: label map, confidence, and a map per class if asked."""
+    kinds = [re.sub(r"\W+", "-", kind) for kind in ("background", *run.classes)] if probabilities else []
+    maps = ["seg", "confidence", *(f"prob_{k}_{kind}" for k, kind in enumerate(kinds))]
+    return [f"{name}_{kind}.nii.gz" for kind in maps]
+
+
 def _about(run: Run, paths: Sequence[Path], calibrator: str, probabilities: bool) -> dict[str, Any]:
     """What a prediction was made from."""
     sources = {path.name: sha256(path) for path in paths if path.is_file()}
-    made = {"run": run.root.name, "run_id": run.info["id"], "calibrator": calibrator or None, "probabilities": probabilities}
-    return {"images": sources} | made
+    made = {"run": run.root.resolve().name, "run_id": run.info["id"], "probabilities": probabilities}
+    fit = sha256(calibrator_path(run, calibrator).with_suffix(".json")) if calibrator else None  # a new fit is another one
+    return {"images": sources} | made | {"calibrator": calibrator or None, "calibrator_sha256": fit}
 
 
 def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ...]]:
@@ -139,17 +146,20 @@ def summary(
     """Volumes and confidence of one case, from probabilities (K, z, y, x) and label map (z, y, x).
 
     The expected volume is the sum of the probabilities. Its interval takes all errors as one: if the whole outline is drawn
-    wide or narrow together, the volume's 5th and 95th percentiles are the volumes where p > 0.95 and p > 0.05.
+    wide or narrow together, the volume's 5th and 95th percentiles are the volumes where p > 0.95 and p > 0.05. Where many
+    small probabilities add up to more than that, it is widened to hold the expected volume.
     """
     confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
     millilitres = float(np.prod(spacing)) / 1000
     found = {}
     for k, name in enumerate(classes, start=1):
         low, high = (float((probs[k] > level).sum()) * millilitres for level in (0.95, 0.05))
+        expected = float(probs[k].sum(dtype=np.float64)) * millilitres
+        low, high = min(low, expected), max(high, expected)
         found[name] = {
             "voxels": int((label == k).sum()),
             "ml": round(float((label == k).sum()) * millilitres, 4),
-            "expected_ml": round(float(probs[k].sum(dtype=np.float64)) * millilitres, 4),
+            "expected_ml": round(expected, 4),
             "interval_90_ml": [round(low, 4), round(high, 4)],
         }
     inside = confidence[label > 0]

@@ -37,6 +37,8 @@ def check_range(name: str, value: float, low: float, high: float = float("inf"))
     Traceback (most recent call last):
     segcal.types.UserError: alpha must lie in [0, 1]; got 1.5
     """
+    if not isinstance(value, (int, float)):  # as settings come from files
+        raise UserError(f"{name} must be a number; got {value!r}")
     if not low <= value <= high:
         allowed = f"lie in [{low:g}, {high:g}]" if high < float("inf") else f"be at least {low:g}"
         raise UserError(f"{name} must {allowed}; got {value}")

@@ -9,6 +9,7 @@ sides. The authors' code adds the 1 twice and so starts at 2; here leaves of zer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,9 +28,10 @@ NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator
 Weights = dict[str, Tensor]
 
 
-def lts(batches: Batches, *, epochs: int = 20, lr: float = 0.003, seed: int = 0) -> Fitted:
+def lts(batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float = 0.01, seed: int = 0) -> Fitted:
     """Fit the temperature network by Adam on the NLL, a step per batch; the epoch of least NLL on these data is kept.
 
+    Few batches are gone through more often, until `least_steps` are done: three validation cases are no reason to stop early.
     Never worse than uncalibrated logits on the data that it is fitted on, and it cannot change the label map.
 
     >>> logits, labels = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6), torch.zeros(4, 6, 6).long()
@@ -39,23 +41,25 @@ def lts(batches: Batches, *, epochs: int = 20, lr: float = 0.003, seed: int = 0)
     [2.0, 0.6]
     """
     check_range("epochs", epochs, 1)
+    check_range("least_steps", least_steps, 0)
     check_range("lr", lr, 1e-8, 10)
     start = _survey(batches)
+    n_epochs = max(epochs, math.ceil(least_steps / start.n_batches))
     weights = first_weights(start.n_classes, start.n_channels, start.size, seed)
     best_epoch, nll, spread = 0, start.nll, Spread(1.0, 0.0, 0.0)
     best = {name: torch.zeros_like(value) for name, value in weights.items()}  # T = 1 everywhere
-    for epoch in _epochs(batches, weights, start, epochs, lr):
+    for epoch in _epochs(batches, weights, start, n_epochs, lr):
         now, now_spread = _evaluated(batches, weights, start.n_voxels)
         if now < nll:
             best_epoch, nll, spread = epoch, now, now_spread
             best = {name: value.detach().clone() for name, value in weights.items()}
     record = {
-        "settings": {"epochs": epochs, "lr": lr, "seed": seed},
+        "settings": {"epochs": epochs, "least_steps": least_steps, "lr": lr, "seed": seed},
         "n_classes": start.n_classes,
         "n_voxels": start.n_voxels,
         "nll_before": start.nll,
         "nll_after": nll,
-        "passes": 1 + 2 * epochs,
+        "passes": 1 + 2 * n_epochs,
         "best_epoch": best_epoch,
         "temperature": spread._asdict(),
         "warnings": _warnings(best_epoch, spread),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 from typing import Annotated, Any
@@ -63,7 +64,7 @@ def show(value: Any, table: Table, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
     else:
-        Console().print(table)
+        Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(table)  # a file has no width
 
 
 def _without_nan(value: Any) -> Any:

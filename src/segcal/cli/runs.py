@@ -16,6 +16,7 @@ from segcal.hardware import before_torch
 if TYPE_CHECKING:
     from segcal.config import RunSettings
 
+MovedData = Annotated[Path | None, typer.Option(help="Where the run's prepared data are, if they have moved.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder, as segcal train made it.")]
 
 
@@ -23,7 +24,8 @@ RunFolder = Annotated[Path, typer.Argument(help="A run's folder, as segcal train
 def train(
     data: Annotated[Path | None, typer.Argument(help="A prepared data set's folder; or data in --config.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder; by default runs/<data>-<network>-<loss>-s<seed>.")
+        Path | None,
+        typer.Option(help="The run's folder; by default in runs/, named after its settings."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     loss: Annotated[str | None, typer.Option(help="ce, ce_dice, focal, ecp, ls, svls, mbls or mbls_dice.")] = None,
@@ -55,7 +57,7 @@ def train(
     best = info.get("best", {})
     table = Table("run", "best epoch", "val DSC", "val ECE", "seconds")
     cells = [best.get("epoch", ""), best.get("val_dice", ""), best.get("val_ece", ""), info.get("seconds", "")]
-    table.add_row(str(folder), *map(str, cells))
+    table.add_row(str(folder), *(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells))
     show(info | {"folder": str(folder)}, table, as_json)
 
 
@@ -75,6 +77,7 @@ def evaluate(
     noise_series: Annotated[bool, typer.Option("--noise-series", help="Gaussian noise of 0, 0.01 ... 0.05.")] = False,
     calibrator: Annotated[str, typer.Option(help="With a fitted calibrator: ts, lts or vs.")] = "",
     seed: Annotated[int, typer.Option(help="Seed of the corruption.")] = 0,
+    data: MovedData = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
@@ -83,8 +86,10 @@ def evaluate(
     from segcal.corruptions import CORRUPTIONS
     from segcal.evaluation import evaluate as score
     from segcal.inference import open_run
+    from segcal.store import open_cases
 
     opened = open_run(run)
+    cases = open_cases(data) if data else None
     series = [f"gaussian_noise:{s:g}" if s else "" for s in CORRUPTIONS["gaussian_noise"].severities] if noise_series else []
     kinds = [*(corrupt or []), *series] or [""]
     tables = {}
@@ -102,6 +107,7 @@ def evaluate(
                 calibrator=calibrator,
                 seed=seed,
                 again=again,
+                cases=cases,
                 progress=progress,
             )
     _show_scores(tables, as_json)
@@ -111,6 +117,7 @@ def evaluate(
 def calibrate(
     run: RunFolder,
     names: Annotated[list[str] | None, typer.Option("--with", help="ts, lts or vs; by default ts and lts.")] = None,
+    data: MovedData = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
@@ -121,12 +128,13 @@ def calibrate(
     from segcal.evaluation import evaluate as score
     from segcal.inference import open_run
     from segcal.posthoc import calibrate as fit
+    from segcal.store import open_cases
 
-    opened = open_run(run)
+    opened, cases = open_run(run), open_cases(data) if data else None
     chosen = names or ["ts", "lts"]
     with bar(MofNCompleteColumn()) as shown:
         task = shown.add_task(f"calibrating {run.name}", total=None)
-        facts = fit(opened, chosen, again=again, progress=lambda i, n: shown.update(task, completed=i, total=n))
+        facts = fit(opened, chosen, again=again, cases=cases, progress=lambda i, n: shown.update(task, completed=i, total=n))
     for name, said in facts.items():
         for line in said["warnings"]:
             print(f"warning: {name}: {line}", file=sys.stderr)

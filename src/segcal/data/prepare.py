@@ -6,7 +6,6 @@ An interrupted run finds them there and goes on; a run that fails removes them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections import Counter
@@ -34,6 +33,7 @@ from segcal.store import (
     StoppedError,
     array_path,
     changed,
+    content_checksum,
     fingerprint,
     open_cases,
     read_json,
@@ -260,7 +260,6 @@ def _info(job: _Job, records: dict[str, Any], left_out: dict[str, str], split_fi
         folds = splits.leave_one_out(patient_of)
     else:
         folds = [splits.by_patient(patient_of, job.source.split, job.settings["seed"])]
-    content = [(id, record["sha256"]) for id, record in records.items()]
     return {
         "format": FORMAT,
         "segcal": __version__,
@@ -271,7 +270,7 @@ def _info(job: _Job, records: dict[str, Any], left_out: dict[str, str], split_fi
         "channels": job.source.channels,
         "ignored_label": IGNORED,
         "keep_empty": job.recipe.keep_empty,
-        "checksum": hashlib.sha256(json.dumps([content, job.source.classes, folds]).encode()).hexdigest(),
+        "checksum": content_checksum(records, job.source.classes, folds),
         "settings": job.settings,
         "splits": folds,
         "orientation": job.turn,

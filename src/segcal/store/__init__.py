@@ -1,6 +1,6 @@
 """Our own files: the only room that knows their paths and formats."""
 
-from segcal.store.cases import FORMAT, IGNORED, CaseSet, array_path, open_cases
+from segcal.store.cases import FORMAT, IGNORED, CaseSet, array_path, content_checksum, open_cases
 from segcal.store.files import (
     changed,
     fingerprint,
@@ -11,6 +11,7 @@ from segcal.store.files import (
     save_figure,
     save_weights,
     sha256,
+    sweep,
     write_image,
     write_json,
     write_rows,
@@ -19,4 +20,4 @@ from segcal.store.whole import BusyError, StoppedError, alone, whole_or_not
 
 __all__ = ["FORMAT", "IGNORED", "BusyError", "CaseSet", "StoppedError", "alone", "array_path", "changed", "fingerprint"]
 __all__ += ["open_cases", "read_json", "read_rows", "read_run", "replacing", "save_figure", "save_weights", "sha256"]
-__all__ += ["whole_or_not", "write_image", "write_json", "write_rows"]
+__all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json", "write_rows"]

@@ -6,7 +6,9 @@ counts slices, each one contiguous read.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,14 +81,22 @@ class CaseSet:
         """The label map (D, H, W), memory-mapped."""
         return _mapped(array_path(self.root, id, "label"))
 
-    def check_arrays(self) -> None:
-        """Refuse arrays that were changed since `cases.json` was written; only younger files are read for it."""
+    def check_content(self) -> None:
+        """Refuse arrays or splits that were changed after preparation; of the arrays only younger files are read."""
+        if content_checksum(self.info["cases"], self.info["classes"], self.info["splits"]) != self.info["checksum"]:
+            raise UserError(f"{self.root / 'cases.json'} was edited; prepare the data set again with --again")
         written = (self.root / "cases.json").stat().st_mtime_ns
         for id, record in self.info["cases"].items():
             for kind, known in record["sha256"].items():
                 path = array_path(self.root, id, kind)
                 if not path.is_file() or (path.stat().st_mtime_ns > written and sha256(path) != known):
                     raise UserError(f"{path} is not what was prepared; prepare the data set again with --again")
+
+
+def content_checksum(records: Mapping[str, Any], classes: Sequence[str], splits: Sequence[Any]) -> str:
+    """The checksum of a data set: of its arrays, classes and splits."""
+    content = [(id, record["sha256"]) for id, record in records.items()]
+    return hashlib.sha256(json.dumps([content, classes, splits]).encode()).hexdigest()
 
 
 def array_path(root: Path, id: str, kind: str) -> Path:

@@ -78,6 +78,12 @@ def save_figure(path: Path, figure: Figure) -> None:
         raise UserError(f"cannot write the figure {path}: {error}") from None
 
 
+def sweep(folder: Path) -> None:
+    """Take away what killed processes left half-written in a folder that this one holds."""
+    for path in folder.glob(".partial-*"):
+        path.unlink(missing_ok=True)
+
+
 def read_run(root: Path) -> dict[str, Any]:
     """What `run.json` says of a run."""
     path = root / "run.json"
@@ -86,7 +92,9 @@ def read_run(root: Path) -> dict[str, Any]:
     try:
         info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise UserError(f"{path} is damaged; train the run again with --again") from None
+        info = {}
+    if not isinstance(info, dict) or not {"id", "status", "settings", "data"} <= set(info):
+        raise UserError(f"{path} is damaged; move the folder away and train the run again")
     return info
 
 
@@ -98,21 +106,28 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; none if there is no file."""
+def read_rows(path: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The rows of a CSV file, which must have at least these columns; none if there is no file."""
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            if set(columns) <= set(reader.fieldnames or ()) and all(None not in row.values() for row in rows):
+                return rows
+    except (UnicodeDecodeError, csv.Error):
+        pass
+    raise UserError(f"{path} is damaged; remove it and run the same command again")
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a network's weights as safetensors, whole or not at all."""
-    from safetensors.torch import save_file  # needs torch, which most users of this module do without
+    from safetensors.torch import save  # needs torch, which most users of this module do without
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, partial)
+    with replacing(path) as partial:  # not save_file, whose files only their owner may read
+        partial.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}))
 
 
 def read_json(path: Path) -> Any:

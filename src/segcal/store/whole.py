@@ -55,7 +55,7 @@ def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
                 raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(f"cannot write to {target.parent}: {reason}; make room or choose another --to") from None
+        raise UserError(f"cannot write to {target.parent}: {reason}; make room or choose another folder") from None
     finally:
         for parent in made:
             with suppress(OSError):

@@ -28,13 +28,14 @@ from segcal.hardware import keep_pages
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
-from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, write_json
+from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, sweep, write_json
 from segcal.training.callbacks import Best, Checkpoints, Log
 from segcal.training.module import Segmentation
-from segcal.types import UserError
+from segcal.types import IGNORE, UserError
 
 __all__ = ["Best", "Segmentation", "facts", "resolved", "train"]
 
+REMOVED = "removed"
 LOGGERS = {"tensorboard": "TensorBoardLogger", "wandb": "WandbLogger", "mlflow": "MLFlowLogger"}
 OURS = ("checkpoints", "calibrators", "log.csv", "scores.csv", "bins.json", *LOGGERS, "run.json")  # what --again takes away
 
@@ -45,17 +46,17 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
     slices = _slices(settings, cases)
     model = Segmentation(settings, cases, slices)  # also checks loss and network settings, before anything is written
     settings = resolved(settings, cases)
+    _quieten()
     best = Best(out)
     trainer, validation = _trainer(settings, out, best, progress), _case_loader(cases, settings)
-    if out.exists() and not (out / "run.json").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not a run; choose another --out")
     first = getattr(rank_zero_only, "rank", 0) == 0  # of several processes only one touches the run's folder
+    if first:
+        _check_folder(out)
     with alone(out, nested=True) if first else nullcontext():
         info = _begin(settings, out, cases, slices, trainer, again) if first else {"status": "running"}
         if info["status"] == "finished":
             return info
         keep_pages()
-        _quieten()
         last = out / "checkpoints" / "last.ckpt"
         trainer.fit(model, _loader(settings, slices, model.order), validation, ckpt_path=last if last.is_file() else None)
         if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
@@ -69,6 +70,8 @@ def resolved(settings: RunSettings, cases: CaseSet) -> RunSettings:
     values = settings.model_dump(mode="json")
     for part, table in (("loss", LOSSES), ("network", NETWORKS)):
         defaults: dict[str, Any] = table[values[part]["name"]].settings
+        if values[part].get("ignore_index", IGNORE) != IGNORE:
+            raise UserError(f"a run marks voxels to ignore with {IGNORE} itself; leave loss.ignore_index out")
         given = {k: float(v) if isinstance(defaults.get(k), float) else v for k, v in values[part].items()}
         values[part] = {"name": values[part]["name"]} | defaults | given
     if settings.training.keep_empty is None:
@@ -80,23 +83,40 @@ def _begin(
     settings: RunSettings, out: Path, cases: CaseSet, slices: Slices, trainer: L.Trainer, again: bool
 ) -> dict[str, Any]:
     """What `run.json` says of a run that goes on; or begin one."""
-    cases.check_arrays()
-    if again:
+    cases.check_content()
+    for folder in (out, out / "checkpoints"):
+        sweep(folder)
+    path, where = out / "run.json", str(cases.root.absolute())
+    if path.is_file() and (again or read_run(out)["status"] == REMOVED):
         _remove(out)
-    if (out / "run.json").is_file():
+    if path.is_file():
         info = read_run(out)
         _check_same(out, info, settings, cases)
+        complete = info["status"] != "finished" or (out / "checkpoints" / "best.safetensors").is_file()
+        if not complete:
+            raise UserError(f"{out} is finished but has lost its weights; --again trains it anew")
+        if info["settings"]["data"] != where:  # the same data have moved
+            info["settings"]["data"] = where
+            write_json(path, info)
         return info
-    values = settings.model_dump(mode="json")
+    values = settings.model_dump(mode="json") | {"data": where}
     values["machine"]["accelerator"] = type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()
     info = {"id": identity(), "status": "running", "settings": values, "data": facts(cases, settings.fold)}
     info |= {"frame": list(slices.shape), "versions": versions()}
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "run.json", info)
+    write_json(path, info)
     return info
 
 
+def _check_folder(out: Path) -> None:
+    is_run = (out / "run.json").is_file()
+    if out.exists() and not is_run and (not out.is_dir() or any(not p.name.startswith(".partial-") for p in out.iterdir())):
+        raise UserError(f"{out} exists and is not a run; choose another --out")
+
+
 def _remove(out: Path) -> None:
+    """Take away what a run left. It says so first, so that one killed in the middle of this is not taken for finished."""
+    write_json(out / "run.json", read_run(out) | {"status": REMOVED})
     for name in OURS:
         path = out / name
         if path.is_dir() and not path.is_symlink():
@@ -107,7 +127,7 @@ def _remove(out: Path) -> None:
 
 def _totals(out: Path) -> dict[str, Any]:
     """Over all epochs, and so over all processes that a run has had."""
-    rows = read_rows(out / "log.csv")
+    rows = read_rows(out / "log.csv", columns=("seconds", "memory_mb"))
     seconds, memory = ([float(row[key]) for row in rows] for key in ("seconds", "memory_mb"))
     return {"seconds": round(sum(seconds), 2), "peak_memory_mb": round(max(memory))}
 
@@ -116,7 +136,9 @@ def _quieten() -> None:
     """Leave out what Lightning says to its developers and advertises to its users."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty).*")
+    warnings.filterwarnings(
+        "ignore", message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist).*"
+    )
 
 
 def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:

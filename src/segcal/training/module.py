@@ -77,7 +77,7 @@ class Segmentation(L.LightningModule):
         if not id:
             return
         image, label = volume(self.cases, id)
-        image, label = image.to(self.device), label.to(self.device)
+        image, label = image.to(self.device, next(self.network.parameters()).dtype), label.to(self.device)
         logits = volume_logits(self.network, image, self.frame).movedim(0, 1)[None]  # (1, K, D, H, W)
         self.overlap.update(logits, label[None], spacing=None)
         self.calibration.update(logits, label[None])
