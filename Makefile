@@ -4,10 +4,14 @@ BIN := .venv/bin
 # The constraints also bind what builds the package, so that an install is the same every time.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install
 
-.PHONY: test check bench format clean help
+.PHONY: demo test check bench docs format clean help
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: .venv/base  ## install, then the main job on built-in data: seven methods to demo/report.html (minutes)
+	@echo "== demo: phantoms -> seven methods -> demo/report.html =="
+	$(BIN)/segcal demo --out demo
 
 test: .venv/dev  ## install what is missing and run every test
 	@echo "== tests =="
@@ -25,11 +29,14 @@ format: .venv/dev  ## put the style right
 bench: .venv/bench  ## measure against the peers (about 10 minutes) and renew docs/performance.md
 	$(BIN)/python -m benchmarks
 
-clean:  ## remove the virtual environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+docs: .venv/dev  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
 
-.venv/dev .venv/bench: .venv/%: pyproject.toml constraints.txt
+clean:  ## remove the virtual environment and caches
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/base .venv/dev .venv/bench: .venv/%: pyproject.toml constraints.txt
 	@echo "== setting up .venv ($*) =="
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[$*]'
+	$(PIP) -e '.$(if $(filter base,$*),,[$*])'
 	@touch $@

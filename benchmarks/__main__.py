@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import calibration, losses, pipeline, settings, slices, surface
+from benchmarks import calibration, losses, pipeline, ranking, report, settings, slices, study, surface
 from benchmarks.measure import HEAD, Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -34,7 +34,7 @@ def markdown(rows: list[Row]) -> str:
 def main() -> int:
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (losses, calibration, surface, slices, pipeline, settings):
+    for module in (losses, calibration, surface, slices, pipeline, settings, ranking, report, study):
         print(f"== {module.__name__}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         for row in module.rows():
             what, against, value, reach, reached, detail = row.cells()

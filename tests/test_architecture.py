@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "segcal"
 FLOORS = {
     6: {"cli", "__main__"},
-    5: {"report"},
+    5: {"report", "demo"},
     4: {"tables", "ranking", "figures"},
     3: {"study"},
     2: {"training", "inference", "evaluation", "posthoc", "prediction", "results"},
-    1: {"losses", "metrics", "calibrators", "networks", "corruptions", "data", "config", "store", "hardware", "provenance"},
+    1: {"losses", "metrics", "calibrators", "networks", "corruptions", "data", "config", "store", "hardware", "provenance", "published"},
     0: {"types"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

@@ -16,6 +16,7 @@ def segcal(*args, cwd=None, **env):
 
 
 VERBS = ("prepare", "phantom", "inspect", "download", "train", "evaluate", "calibrate", "predict", "list")
+VERBS += ("study", "compare", "figures", "report", "demo")
 
 
 @pytest.mark.parametrize("verb", [(), *((verb,) for verb in VERBS), ("list", "datasets")])
