@@ -1,0 +1,475 @@
+"""The report: pictures that are what networks said, words that are what tests found, and a page that is whole in itself."""
+
+import base64
+import io
+import itertools
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from report_runs import full_run, tiny_runs
+from scipy.stats import wilcoxon
+from synthetic_runs import scores_of
+from test_cli import segcal
+
+from segcal.data.slices import volume
+from segcal.evaluation import data_of
+from segcal.inference import open_run
+from segcal.losses import LOSSES
+from segcal.metrics import label_map
+from segcal.report import build_report, save_report, summaries
+from segcal.report.sprites import Volumes, box, pictures, tiled
+from segcal.report.viewer import chosen_cases, edges, viewer_data
+from segcal.results import read_results
+from segcal.tables import TABLES
+from segcal.types import UserError
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements with their attributes, and the text of each kind of element."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def inside(self, tag):
+        """The text of each element of a kind."""
+        return [text for name, text in self.texts if name == tag]
+
+    @property
+    def words(self):
+        """Everything that is read."""
+        read = " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
+        return " ".join(read.replace("\xa0", " ").split())
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return read_results(tiny_runs())
+
+
+@pytest.fixture(scope="module")
+def tiny_page(tiny):
+    return build_report(tiny)
+
+
+@pytest.fixture
+def few_figures(monkeypatch):
+    """Drawing takes most of the time: for what has nothing to do with figures one is enough."""
+    monkeypatch.setattr("segcal.report.FIGURES", ["risk_coverage"])
+    monkeypatch.setattr("segcal.report.RELIABILITY", ())
+    monkeypatch.setattr("segcal.report.OF_CASES", ())
+
+
+def opened(address):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.split(",")[1]))))
+
+
+def untiled(picture, shape, columns):
+    """Slices of a sheet, one by one."""
+    depth, height, width = shape
+    places = [divmod(z, columns) for z in range(depth)]
+    return np.stack([picture[r * height : (r + 1) * height, c * width : (c + 1) * width] for r, c in places])
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
+def test_every_slice_of_a_sheet_can_be_found_again(depth, height, width, columns):
+    stack = np.random.default_rng(0).integers(0, 255, (depth, height, width), dtype=np.uint8)
+    np.testing.assert_array_equal(untiled(tiled(stack, columns), stack.shape, columns), stack)
+
+
+def noise(shape, n_channels=2, n_methods=3, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = [rng.integers(0, 3, shape, dtype=np.uint8) for _ in range(n_methods + 1)]
+    sure = [rng.uniform(1 / 3, 1, shape).astype(np.float32) for _ in range(n_methods)]
+    image = rng.random((shape[0], n_channels, *shape[1:]), dtype=np.float32)
+    return Volumes(image, labels[0], labels[1:], sure, 1 / 3)
+
+
+@pytest.mark.parametrize("budget", [3_000_000, 300_000, 60_000])
+def test_pictures_fit_their_budget_whatever_they_show(budget):
+    """Noise is the worst there is for PNG; voxels that are shown keep their values."""
+    volumes = noise((56, 70, 64))
+    found = pictures(volumes, budget)
+    assert sum(map(len, found["sheets"])) <= budget
+    kept = (slice(found["first"], None, found["step"]), *[slice(None, None, found["across"])] * 2)
+    sheets = [np.asarray(Image.open(io.BytesIO(sheet))) for sheet in found["sheets"]]
+    stacks = [untiled(sheet, found["shape"], found["columns"]) for sheet in sheets]
+    n = found["n_channels"]
+    np.testing.assert_array_equal(stacks[n], volumes.reference[kept])
+    np.testing.assert_array_equal(stacks[n + 1], volumes.predictions[0][kept])
+    sure = 1 / 3 + stacks[-1] / 255 * 2 / 3
+    assert np.abs(sure - volumes.confidences[-1][kept]).max() <= 0.5 / 255 * 2 / 3 + 1e-6
+    if budget == 3_000_000:
+        assert (found["step"], found["across"]) == (1, 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 39), st.integers(0, 29)), max_size=6))
+def test_the_crop_holds_all_that_anyone_marked(places):
+    labels = [np.zeros((20, 40, 30), np.uint8) for _ in range(2)]
+    for i, place in enumerate(places):
+        labels[i % 2][place] = 1
+    part = box(*labels)
+    assert sum(label[part].sum() for label in labels) == sum(label.sum() for label in labels)
+
+
+def test_the_viewer_shows_what_the_networks_say(tiny):
+    """Against inference done here, cropped by hand."""
+    data = viewer_data(tiny, "phantom")
+    runs = [open_run(folder) for folder in tiny_runs()]
+    own = tiny.rows().set_index(["case", "run", "metric", "class"])["value"]
+    assert [method["key"] for method in data["methods"]] == ["ce", "mbls"]
+    for case in data["cases"]:
+        image, label = volume(data_of(runs[0]), case["id"])
+        logits = [run.logits(image) for run in runs]
+        labels = [label.numpy(), *(label_map(each).numpy() for each in logits)]
+        part = box(*labels)
+        for address, expected in zip([case["reference"], *case["predictions"]], labels, strict=True):
+            np.testing.assert_array_equal(untiled(opened(address), case["shape"], case["columns"]), expected[part])
+        for k, run in enumerate(runs):
+            sure = untiled(opened(case["confidences"][k]), case["shape"], case["columns"])
+            conf = logits[k].softmax(1).amax(1).numpy()[part]
+            assert np.abs(data["lowest"] + (1 - data["lowest"]) * sure / 255 - conf).max() < 0.002
+            dice = own[case["id"], run.root.name, "dice", "mean"]
+            assert case["scores"][k]["dice"] == pytest.approx(dice, abs=1e-4)
+
+
+def test_the_cases_shown_are_the_extremes(tmp_path):
+    cases = [f"c{i}" for i in range(9)]
+    for name in ("ce", "mbls"):
+        full_run(tmp_path, name, name, cases=cases, scores=scores_of(cases, "AB", seed=len(name)))
+    results = read_results([tmp_path])
+    rows = results.rows()
+    mean = rows[rows["class"].isin(["mean", "all"])].groupby(["metric", "case"])["value"].mean()
+    order = mean["dice"].sort_values().index
+    expected = {order[0]: "worst DSC", order[-1]: "best DSC", order[4]: "median DSC"}
+    found = chosen_cases(results, "organs", 4)
+    for case, why in expected.items():
+        assert why in found[case]
+    assert "worst ECE" in found[mean["ece"].idxmax()]
+    assert len(found) <= 4
+    assert chosen_cases(results, "organs", 1) == {order[0]: ["worst DSC"]}
+    assert len(chosen_cases(results, "organs", 7)) >= 6
+    assert set(chosen_cases(results, "organs", 99)) == set(cases)
+
+
+CODES = ["".join(p) for axes in itertools.permutations(("RL", "AP", "SI")) for p in itertools.product(*axes)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_slices_are_turned_as_their_letters_say(axis):
+    """Against SimpleITK's directions: from top to bottom of a turned slice is the way from one letter to the other."""
+    ways = {"R": (-1, 0, 0), "L": (1, 0, 0), "A": (0, -1, 0), "P": (0, 1, 0), "S": (0, 0, 1), "I": (0, 0, -1)}  # in LPS
+    for code in CODES:
+        image = sitk.DICOMOrient(sitk.Image(2, 2, 2, sitk.sitkUInt8), code)
+        order = [0, 1, 2]
+        order.append(order.pop(2 - axis))
+        turned = sitk.PermuteAxes(image, order) if axis else image
+        direction = np.array(turned.GetDirection()).reshape(3, 3)
+        found = edges({"orientation": code, "settings": {"recipe": {"axis": axis}}})
+        for way, flip, start, end in (
+            (direction[:, 1], found["flip"][0], found["top"], found["bottom"]),
+            (direction[:, 0], found["flip"][1], found["left"], found["right"]),
+        ):
+            shown = -way if flip else way
+            np.testing.assert_allclose(shown, ways[end], atol=1e-9)
+            np.testing.assert_allclose(-shown, ways[start], atol=1e-9)
+    assert edges({"orientation": "LPS", "settings": {"recipe": {"axis": 0}}})["top"] == "A"
+    assert edges({"orientation": None}) == {"flip": [False, False]}
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+CASES = tuple(f"c{i:02d}" for i in range(20))
+
+
+def told(root, **shifts):
+    """The summary of made-up runs, each with its scores moved by a shift."""
+    for name, shift in shifts.items():
+        full_run(root, name, name, cases=CASES, scores=scores_of(CASES, "AB", shift=shift))
+    return summaries(read_results([root]))["organs"]
+
+
+def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
+    summary = told(tmp_path, ce=0.0, ls=-0.2, mbls=1.0)
+    rows = read_results([tmp_path]).rows()
+    values = rows[rows["class"].isin(["mean", "all"])].pivot_table(index="case", columns=["metric", "run"], values="value")
+    for metric in ("dice", "ece"):
+        assert f"{values[metric]['mbls'].mean():.3f}" in summary.lead
+    assert summary.lead.startswith("3 methods were compared on organs (20 test cases).")
+    assert summary.lead.count("significantly better than all 2 others") == 2
+    assert summary.advice.startswith("MbLS: no other is significantly better in DSC or ECE")
+    largest = max(wilcoxon(values["dice"]["mbls"] - values["dice"][other]).pvalue for other in ("ce", "ls"))
+    assert largest * 3 < 0.05
+    assert summary.cautions == []
+
+
+def test_a_draw_is_called_a_draw(tmp_path):
+    scores = scores_of(CASES, "AB")
+    for name in ("ce", "mbls"):
+        full_run(tmp_path, name, name, cases=CASES, scores=scores)
+    summary = summaries(read_results([tmp_path]))["organs"]
+    assert "CE and MbLS are level at the best mean DSC" in summary.lead
+    assert "No method is significantly better than another in DSC or ECE" in summary.advice
+    assert "significantly better than the other" not in summary.lead
+
+
+def test_a_price_is_called_a_price(tmp_path):
+    """One has the better Dice and the other the better ECE, both for sure."""
+    one, two = (scores_of(CASES, "AB", shift=shift) for shift in (1.0, 0.0))
+    for key in one:
+        if key[2] in ("ece", "cece"):
+            one[key], two[key] = two[key], one[key]
+    full_run(tmp_path, "ce", "ce", cases=CASES, scores=one)
+    full_run(tmp_path, "mbls", "mbls", cases=CASES, scores=two)
+    summary = summaries(read_results([tmp_path]))["organs"]
+    assert summary.advice == (
+        "CE where the outline counts most, MbLS where probabilities are read: no method is unbeaten in DSC and ECE."
+    )
+
+
+def test_what_a_calibrator_did_is_told_and_tested(tmp_path):
+    before, better = scores_of(CASES, "AB"), scores_of(CASES, "AB", shift=0.9)
+    worse = scores_of(CASES, "AB", shift=-0.9)
+    conditions = ({}, {"calibrator": "ts"}, {"calibrator": "lts"})
+    full_run(tmp_path, "ce", cases=CASES, scores=[before, better, worse], conditions=conditions)
+    summary = summaries(read_results([tmp_path]))["organs"]
+    means = [np.mean([s[case, "all", "ece"] for case in CASES]) for s in (before, better, worse)]
+    points = {point.title: point.paragraphs for point in summary.points}
+    assert points["After TS"] == [f"TS lowers the ECE of CE ({means[0]:.3f} to {means[1]:.3f}), significantly."]
+    assert points["After LTS"] == [f"LTS raises the ECE of CE ({means[0]:.3f} to {means[2]:.3f}), significantly."]
+    assert summary.advice.endswith(f"TS lowers the ECE of CE from {means[0]:.3f} to {means[1]:.3f}.")
+    assert "nothing to choose" in summary.advice
+
+
+def test_over_and_underconfidence_are_told_apart(tmp_path):
+    for name, gap in {"ce": 0.1, "ls": -0.1, "mbls": 0.0}.items():
+        rng = np.random.default_rng(1)
+        scores = scores_of(CASES, "AB") | {(c, "all", "confidence_gap"): gap + rng.normal(0, 0.02) for c in CASES}
+        full_run(tmp_path, name, name, cases=CASES, scores=scores)
+    points = {p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points}
+    text = points["Too sure, or not sure enough"]
+    assert re.search(r"overconfident: CE \(\+0\.\d+\); underconfident: LS \(−0\.\d+\); neither for sure: MbLS", text)
+
+
+def test_one_case_one_method_and_few_cases_are_owned_up_to(tmp_path):
+    one = ("c0",)
+    for name in ("ce", "mbls"):
+        full_run(tmp_path / "one", name, name, cases=one, scores=scores_of(one, "AB", seed=len(name)))
+        full_run(tmp_path / "few", name, name, cases=CASES[:4], scores=scores_of(CASES[:4], "AB", seed=len(name)))
+    single = summaries(read_results([tmp_path / "one"]))["organs"]
+    assert "one test case only" in single.cautions[0]
+    assert "One patient decides nothing" in single.advice
+    assert "%" not in " ".join(p for point in single.points for p in point.paragraphs)
+    assert "significant" not in single.lead
+    few = summaries(read_results([tmp_path / "few"]))["organs"]
+    assert few.cautions == ["With 4 patients and 1 pair of methods no difference could be significant."]
+    alone = summaries(read_results([tmp_path / "few" / "ce"]))["organs"]
+    assert alone.lead.startswith("CE alone was run on organs (4 test cases): DSC 0.")
+
+
+def test_missed_objects_are_counted(tmp_path):
+    from synthetic_runs import miss
+
+    scores = scores_of(CASES, "AB")
+    miss(scores, "c03", "A")
+    miss(scores, "c05", "B")
+    full_run(tmp_path, "ce", "ce", cases=CASES, scores=scores)
+    full_run(tmp_path, "mbls", "mbls", cases=CASES, scores=scores_of(CASES, "AB", shift=0.1))
+    points = {p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points}
+    assert points["Missed or invented objects"].startswith("CE 2 and MbLS 0, over all cases")
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_whole_in_itself(tiny_page):
+    page = Page(tiny_page)
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        if "src" in attributes:
+            assert attributes["src"].startswith("data:image/")
+        if tag == "a":
+            assert attributes["href"].startswith(("#", "https://doi.org/", "https://arxiv.org/"))
+        assert not any(name.startswith("on") for name in attributes)
+    assert not re.search(r"@import|url\(", "".join(page.inside("style")))
+    assert page.inside("title") == ["Calibrated segmentation: phantom"]
+    assert len(tiny_page) < 5e6
+
+
+def test_every_link_in_the_page_leads_somewhere_and_identifiers_are_unique(tiny_page):
+    page = Page(tiny_page)
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in page.elements:
+        if tag == "a" and attributes["href"].startswith("#"):
+            assert attributes["href"][1:] in ids
+        for name in ("aria-labelledby", "data-from"):
+            assert attributes.get(name) is None or attributes[name] in ids
+
+
+def test_all_tables_figures_and_sources_are_there(tiny, tiny_page):
+    page = Page(tiny_page)
+    sorts = {attributes.get("data-value") for tag, attributes in page.elements if tag == "td"}
+    for make in TABLES.values():
+        table = make(tiny, "phantom")
+        for row in table.rows if table is not None else ():
+            for cell in row.cells:
+                assert cell.value is None or repr(float(cell.value)) in sorts
+    for text in ("Discriminative performance", "Reliability per class", "Learning curves", "Scores per case", "ECE ↓"):
+        assert text in page.words
+    for run in tiny.runs.values():
+        assert run["id"] in page.words
+        assert run["data"]["checksum"] in page.words
+        assert run["versions"]["torch"] in page.words
+    for method in ("ce", "mbls"):
+        assert LOSSES[method].citation in page.words
+    assert "Ronneberger et al." in page.words
+    assert "Guo et al." in page.words
+    assert "@article{murugesan2023calibrating," in tiny_page
+    assert "6 train, 1 val, 5 test" in page.words
+
+
+def test_the_same_runs_give_the_same_page(tiny, few_figures):
+    assert build_report(tiny, viewer=False) == build_report(tiny, viewer=False)
+
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\"'"
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path, few_figures):
+    classes, cases = (EVIL, "B"), (f"c {EVIL.replace('/', '')}", "c1", "c2")
+    for name in ("ce", "mbls"):
+        folder = full_run(
+            tmp_path, name, name, classes=classes, cases=cases, dataset=EVIL.replace("/", "|"),
+            scores=scores_of(cases, classes, seed=len(name)),
+        )  # fmt: skip
+        folder.rename(tmp_path / f"{name}<b onclick=alert(1)>")
+    html = build_report(read_results([tmp_path]))
+    page = Page(html)
+    tags = [tag for tag, _ in page.elements]
+    assert tags.count("script") == 1
+    assert "b" not in tags
+    assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert all(a["src"].startswith("data:") for t, a in page.elements if t == "img")
+    assert "ce<b onclick=alert(1)>" in page.words
+    assert html.count("<script>alert") == 0
+
+
+def test_data_in_scripts_cannot_end_them(tiny, monkeypatch, few_figures):
+    """The viewer's data carry names too."""
+    data = viewer_data(tiny, "phantom")
+    data["cases"][0]["id"] = EVIL
+    data["classes"][1]["name"] = EVIL
+    monkeypatch.setattr("segcal.report.viewer_data", lambda *_, **__: data)
+    page = Page(build_report(tiny))
+    assert [tag for tag, _ in page.elements].count("script") == 2
+    carried = json.loads(page.inside("script")[0])
+    assert carried["classes"][1]["name"] == EVIL
+    assert carried["cases"][0]["id"] == EVIL
+
+
+def test_without_the_data_there_is_no_viewer_and_a_sentence_says_so(tmp_path, few_figures):
+    for folder in tiny_runs():
+        shutil.copytree(folder, tmp_path / folder.name)
+        info = json.loads((tmp_path / folder.name / "run.json").read_text())
+        info["settings"]["data"] = str(tmp_path / "gone")
+        (tmp_path / folder.name / "run.json").write_text(json.dumps(info))
+    page = Page(build_report(read_results([tmp_path])))
+    assert "There is no slice viewer, since the cases cannot be shown" in page.words
+    assert "the prepared data are no longer there" in page.words
+    assert [tag for tag, _ in page.elements].count("script") == 1
+
+
+def test_several_data_sets_have_a_part_each(tmp_path, few_figures):
+    for dataset in ("organs", "bones"):
+        for name in ("ce", "mbls"):
+            full_run(
+                tmp_path,
+                f"{dataset}-{name}",
+                name,
+                dataset=dataset,
+                scores=scores_of(CASES, "AB", seed=len(name)),
+                cases=CASES,
+            )
+    html = build_report(read_results([tmp_path]), viewer=False)
+    page = Page(html)
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {"all", "d0-summary", "d1-summary", "d0-scores", "d1-scores"} <= set(ids)
+    assert "Calibrated segmentation: bones and organs" in page.words or "organs and bones" in page.words
+
+
+def test_of_several_seeds_the_first_is_shown(tmp_path):
+    """The networks of two seeds differ; the pictures are those of the lower seed."""
+    for seed, name in ((4, "late"), (1, "early")):
+        source = tiny_runs()[0 if seed == 1 else 1]
+        shutil.copytree(source, tmp_path / name)
+        info = json.loads((tmp_path / name / "run.json").read_text())
+        info["settings"] |= {"seed": seed, "loss": {"name": "ce"}}
+        (tmp_path / name / "run.json").write_text(json.dumps(info | {"id": name}))
+    results = read_results([tmp_path / "late", tmp_path / "early"])
+    assert results.contenders[0].runs == ("late", "early")
+    shown = viewer_data(results, "phantom", n_cases=1)["cases"][0]
+    alone = viewer_data(read_results([tmp_path / "early"]), "phantom", n_cases=99)["cases"]
+    same = next(case for case in alone if case["id"] == shown["id"])
+    assert shown["predictions"] == same["predictions"]
+    assert shown["confidences"] == same["confidences"]
+
+
+# Files and the command line -------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "report.html"
+    save_report(path, "one")
+    assert path.read_text() == "one"
+    with pytest.raises(UserError, match="is a folder; name a file for the report"):
+        save_report(tmp_path, "two")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(UserError, match="cannot write the report to .*: No space left on device"):
+        save_report(path, "two")
+    monkeypatch.undo()
+    assert path.read_text() == "one"
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_from_the_command_line(tmp_path):
+    runs = [str(folder) for folder in tiny_runs()]
+    done = segcal("report", *runs, "-o", "out/r.html", "--no-viewer", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    about = json.loads(done.stdout)
+    assert about["report"] == "out/r.html"
+    assert about["bytes"] == (tmp_path / "out" / "r.html").stat().st_size
+    assert about["summary"]["phantom"].startswith("2 methods were compared on phantom (5 test cases).")
+    assert "left out, as asked" in (tmp_path / "out" / "r.html").read_text()
+    wrong = segcal("report", *runs, "-o", "out", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "segcal: out is a folder" in wrong.stderr
