@@ -1,0 +1,65 @@
+"""A dry run: the cells of a plan, how far each is, and how long the rest will take; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from segcal.study.cells import Cell
+from segcal.study.engines import start_engine
+from segcal.study.folder import Folder
+from segcal.study.jobs import Job
+from segcal.study.plan import Plan
+from segcal.study.probe import duration
+from segcal.types import UserError
+
+
+def estimate(plan: Plan, out: Path, *, workers: int | None = None, ray: str = "") -> dict[str, Any]:
+    """Seconds for every cell of a plan, and for all of it with so many workers, from a short probe of each kind of cell.
+
+    A cell's seconds are those of its training that is left; a chosen run needs its contender's `finish` on top.
+    """
+    folder = Folder(out.absolute())
+    cells = folder.adopted(plan.cells)
+    with closing(start_engine(workers=workers, ray=ray, cpus=plan.cpus, gpus=plan.gpus)) as engine:
+        kinds = {cell.contender: cell for cell in reversed(cells)}
+        jobs = [_probe(cell, plan) for cell in kinds.values()]
+        probed = {}
+        for job, outcome in engine.run(jobs, lambda names: None):
+            if outcome.error:
+                raise UserError(f"the probe of {job.name} failed: {outcome.error}")
+            probed[job.name] = outcome.value
+        slots = engine.slots
+    of = {contender: probed[cell.name] for contender, cell in kinds.items()}
+    rows = [_row(cell, folder, of[cell.contender]) for cell in cells]
+    finish = _finishing(cells, folder, of)
+    stages = [[row["seconds"] for row in rows if not row["waits"]], [row["seconds"] for row in rows if row["waits"]], finish]
+    work = sum(map(sum, stages))
+    return {"cells": rows, "finish": sum(finish), "work": work, "workers": slots, "total": duration(stages, slots)}
+
+
+def _probe(cell: Cell, plan: Plan) -> Job:
+    return Job("probe", cell.name, Path(), cell.settings.model_dump(mode="json"), cell.after, plan.cpus)
+
+
+def _row(cell: Cell, folder: Folder, probed: dict[str, float]) -> dict[str, Any]:
+    state = folder.state(cell)
+    left = probed["train"] * (1 - state.epoch / state.epochs)
+    about = {"cell": cell.name, "sections": cell.sections, "status": state.step, "waits": bool(cell.choices)}
+    return about | {"epochs": state.epochs, "epoch": state.epoch, "seconds": left}
+
+
+def _finishing(cells: Sequence[Cell], folder: Folder, of: dict[str, dict[str, float]]) -> list[float]:
+    """Seconds of scoring and calibrating: one setting of each contender, for every seed and fold."""
+    found = []
+    for contender, probed in of.items():
+        own = [cell for cell in cells if cell.contender == contender]
+        after, one = own[0].after, own[0].setting
+        repeats = [cell for cell in own if cell.setting == one]
+        if any(all(folder.scored(c.name, c.after) for c in own if c.setting == cell.setting) for cell in own):
+            continue  # whichever was chosen is done
+        fits = sum(probed[name] for name in after.calibrators)
+        found += [probed["test"] * len(after.conditions) + fits] * len(repeats)
+    return found

@@ -1,0 +1,121 @@
+"""A study's folder: `plan.json`, `selection.json`, `cells.json`, `runs/<cell>/`, and what the runs say of their progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from segcal.config import RunSettings, checked
+from segcal.store import open_cases, read_json, read_rows, read_run, write_json
+from segcal.study.cells import Cell
+from segcal.study.jobs import After
+from segcal.study.plan import Plan
+from segcal.study.watch import FAILED, TRAINED, TRAINS, WAITS, State
+from segcal.training import resolved
+from segcal.types import UserError
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where a study lies."""
+
+    root: Path
+
+    def run(self, name: str) -> Path:
+        """The folder of a cell's run."""
+        return self.root / "runs" / name
+
+    def log(self, name: str) -> Path:
+        """What a cell's process printed, if it failed."""
+        return self.root / "logs" / f"{name}.txt"
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write down what is to be done."""
+        cells = {cell.name: _plain(cell) for cell in plan.cells}
+        write_json(self.root / "plan.json", {"name": plan.name, "cpus": plan.cpus, "gpus": plan.gpus, "cells": cells})
+
+    def write_selection(self, rule: str, contenders: Sequence[Mapping[str, Any]]) -> None:
+        """Write down which settings were tried and chosen."""
+        write_json(self.root / "selection.json", {"rule": rule, "contenders": contenders})
+
+    def failures(self) -> dict[str, str]:
+        """The cells that failed, with their sentences."""
+        known = (read_json(self.root / "cells.json") or {}).get("cells", {})
+        return {name: about["error"] for name, about in known.items() if about["status"] == FAILED}
+
+    def write_cells(self, states: Mapping[str, State], failed: Mapping[str, str]) -> None:
+        """Write down how far every cell is."""
+        cells = {name: {"status": state.step, "val_dice": state.dice} for name, state in states.items()}
+        cells |= {name: {"status": FAILED, "error": error} for name, error in failed.items()}
+        write_json(self.root / "cells.json", {"cells": cells})
+
+    def trained(self, name: str) -> bool:
+        """Whether a cell's training is finished."""
+        try:
+            return bool(read_run(self.run(name))["status"] == "finished")
+        except UserError:  # none yet, or a damaged one, of which train says what to do
+            return False
+
+    def scored(self, name: str, after: After) -> bool:
+        """Whether all test scores that are wanted of a cell are there."""
+        rows = read_rows(self.run(name) / "scores.csv")
+        known = {(row["corruption"], row["calibrator"]) for row in rows if row["split"] == "test"}
+        return known.issuperset(after.conditions)
+
+    def state(self, cell: Cell, *, step: str = "") -> State:
+        """How far a cell is, from its run's folder alone, so that it does not matter on which machine it runs."""
+        rows = read_rows(self.run(cell.name) / "log.csv")
+        epochs = cell.settings.training.epochs
+        if not rows:
+            return State(step or WAITS, 0, epochs)
+        dice = max(float(row["val_dice"]) for row in rows)
+        seconds = sum(float(row["seconds"]) for row in rows) / len(rows)
+        done = self.trained(cell.name)
+        return State(step or (TRAINED if done else TRAINS), len(rows), epochs, dice, seconds)
+
+    def adopted(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+        """The cells, called as the runs that are there already; refused if a run there is another than planned."""
+        known, others = {}, {}
+        for path in sorted(self.root.glob("runs/*/run.json")):
+            info = read_json(path)
+            if info is not None:  # train says what to do with a damaged one
+                known[_identity(info["data"]["checksum"], _settings(info["settings"]))] = path.parent.name
+                others[path.parent.name] = info
+        names: dict[str, str] = {}
+        for cell in cells:
+            checksum = open_cases(Path(cell.settings.data)).info["checksum"]
+            found = None if cell.choices else known.get(_identity(checksum, cell.settings))
+            if found is not None:
+                names[cell.name] = found
+            elif cell.name in others:
+                what = _difference(others[cell.name], cell.settings, checksum)
+                raise UserError(f"{self.run(cell.name)} was started with {what}; choose another --out for this plan")
+        return tuple(cell.renamed(names) for cell in cells)
+
+
+def _plain(cell: Cell) -> dict[str, Any]:
+    settings = cell.settings.model_dump(mode="json")
+    return {"sections": cell.sections, "settings": settings, "after": asdict(cell.after), "chosen_from": cell.choices}
+
+
+def _settings(values: Mapping[str, Any]) -> RunSettings | None:
+    try:
+        settings = checked(values)
+        return resolved(settings, open_cases(Path(settings.data)))
+    except (UserError, KeyError, ValueError):
+        return None
+
+
+def _identity(checksum: str, settings: RunSettings | None) -> str:
+    return json.dumps([checksum, settings.deciding if settings else None], sort_keys=True)
+
+
+def _difference(info: Mapping[str, Any], settings: RunSettings, checksum: str) -> str:
+    old = _settings(info["settings"])
+    if old is None or info["data"]["checksum"] != checksum:
+        return "another preparation of the data"
+    differ = [key for key, value in settings.deciding.items() if old.deciding.get(key) != value]
+    return f"another {', '.join(differ)}"

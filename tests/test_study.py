@@ -1,0 +1,591 @@
+"""Plans and studies: which cells a plan means, and that carrying it out loses, repeats and peeks at nothing."""
+
+import csv
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from segcal.cli import app
+from segcal.cli.study import board_table
+from segcal.config import run_settings
+from segcal.data.prepare import prepare
+from segcal.evaluation import evaluate
+from segcal.inference import open_run
+from segcal.losses import LOSSES
+from segcal.posthoc import calibrate
+from segcal.store import alone, read_json, read_run
+from segcal.study.engines import Local
+from segcal.study.estimate import estimate
+from segcal.study.jobs import After, Job
+from segcal.study.plan import built_in_plans, read_plan
+from segcal.study.probe import duration
+from segcal.study.runner import run_study
+from segcal.study.watch import State, Watch
+from segcal.training import train
+from segcal.types import UserError
+
+SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
+PLAN = """
+[network]
+width = 4
+[training]
+epochs = 3
+batch = 4
+lr = 0.02
+[after]
+calibrators = ["ts"]
+corruptions = ["gaussian_noise:0.05"]
+[studies.methods]
+loss = ["ce", { name = "mbls", margin = [0.1, 1, 10.0] }]
+[studies.backbones]
+loss = "mbls"
+network = "attention_unet"
+setting = "chosen"
+"""
+
+
+class Heard(Watch):
+    def __init__(self):
+        self.lines, self.states = [], []
+
+    def says(self, line):
+        self.lines.append(line)
+
+    def sees(self, states, slots):
+        self.states.append(dict(states))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return prepare("phantom", to=tmp_path_factory.mktemp("cases"), n_cases=10, shape=(4, 32, 32)).cases
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory):
+    """Three folds, in which each case is tested once."""
+    root, ids = tmp_path_factory.mktemp("folds"), [f"phantom_{i:03d}" for i in range(6)]
+    folds = [{"test": ids[2 * i : 2 * i + 2], "val": [ids[2 * i - 1]]} for i in range(3)]
+    for fold in folds:
+        fold["train"] = [id for id in ids if id not in fold["test"] + fold["val"]]
+    (root / "split.json").write_text(json.dumps(folds))
+    return prepare("phantom", to=root, split_file=root / "split.json", n_cases=6, shape=(4, 24, 24)).cases
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "mine.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(cases, plan_file, tmp_path_factory):
+    """A study that was left in peace."""
+    out, heard = tmp_path_factory.mktemp("study") / "out", Heard()
+    said = run_study(read_plan(plan_file, data=str(cases.root)), out, workers=2, watch=heard)
+    return out, said, heard
+
+
+def rows(run):
+    with (run / "scores.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def scores(out):
+    """The bytes of all scores of a study."""
+    return {path.parent.name: path.read_bytes() for path in sorted(out.glob("runs/*/scores.csv"))}
+
+
+def everything(folder):
+    return {p: (p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest()) for p in folder.rglob("*") if p.is_file()}
+
+
+def names(plan, section=None):
+    return [cell.name for cell in (plan.section(section) if section else plan.cells)]
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_paper_s_plan(cases):
+    plan = read_plan("paper", data=str(cases.root))
+    tried = [(c.settings.loss.name, c.settings.loss.settings) for c in plan.section("methods")]
+    wanted = [(key, LOSSES[key].settings | dict(row)) for key in SEVEN for row in LOSSES[key].grid]
+    assert tried == wanted
+    assert len(tried) == 15
+    margins = [row["margin"] for row in LOSSES["mbls"].grid]
+    penalty = [(c.settings.loss.settings["penalty"], c.settings.loss.settings["margin"]) for c in plan.section("penalty")]
+    assert sorted(penalty) == sorted((p, m) for p in ("l1", "l2") for m in margins)
+    assert {c.settings.loss.name for c in plan.section("dice")} == {"ce", "ce_dice", "mbls", "mbls_dice"}
+    backbones = {(c.settings.loss.name, c.settings.network.name): c.choices for c in plan.section("backbones")}
+    assert set(backbones) == {(loss, n) for loss in ("ce", "mbls") for n in ("attention_unet", "unetpp", "transunet")}
+    assert all(
+        set(choices) == {f"mbls-margin{m:g}-unet-s0" for m in margins} for (m, _), choices in backbones.items() if choices
+    )
+    assert sum(bool(choices) for choices in backbones.values()) == 3  # ce has nothing to choose
+    assert len(plan.cells) == len(set(names(plan))) == 15 + 3 + 3 + 6  # what two sections share is one cell
+    assert plan.cells[0].after.conditions[0] == ("", "")
+    assert len(plan.cells[0].after.conditions) == 1 + 5 + 2
+
+
+def test_the_small_plans(cases):
+    assert {"paper", "quick", "smoke"} <= set(built_in_plans())
+    for name in built_in_plans():
+        assert read_plan(name, data=str(cases.root)).cells
+    quick = read_plan("quick", data=str(cases.root))
+    assert [c.settings.loss.name for c in quick.cells] == list(SEVEN)
+    assert {c.settings.network.settings["width"] for c in quick.cells} == {8}
+    assert len({c.settings.loss.name for c in read_plan("smoke", data=str(cases.root)).cells}) == 2
+
+
+def test_every_list_is_a_cell_per_value(cases, folded, tmp_path):
+    lists = {"training.lr": [0.1, 0.2], "seed": [3, 5], "network.width": [2, 4], "training.epochs": [1, 2, 3]}
+    plan = read_plan("smoke", data=str(cases.root), overrides=[f"{key}={value}" for key, value in lists.items()])
+    n_losses = 3
+    assert len(plan.cells) == len(set(names(plan))) == n_losses * math.prod(map(len, lists.values()))
+    assert "mbls-margin5-unet-width2-epochs1-lr0.1-s3" in names(plan)
+    other = shutil.copytree(folded.root, tmp_path / "other")
+    both = read_plan("smoke", data=[str(cases.root), str(other)])
+    assert len(both.cells) == 2 * n_losses
+    assert {name.split("-")[0] for name in names(both)} == {"phantom", "other"}
+    with pytest.raises(UserError, match="two cells of the plan would both be called phantom-ce-unet-s0-f0"):
+        read_plan("smoke", data=[str(cases.root), str(folded.root)])
+
+
+def test_seeds_and_folds_are_cells(cases, folded):
+    plan = read_plan("paper", data=str(folded.root), seeds=2, only=["methods"])
+    assert len(plan.cells) == 15 * 2 * folded.n_folds
+    assert names(plan)[:4] == ["ce-unet-s0-f0", "ce-unet-s0-f1", "ce-unet-s0-f2", "ce-unet-s1-f0"]
+    assert {(c.settings.seed, c.settings.fold) for c in plan.cells} == {(s, f) for s in range(2) for f in range(3)}
+    assert len(read_plan("paper", data=str(cases.root), only=["methods"]).cells) == 15  # "all" of one fold
+
+
+def test_a_run_file_is_a_plan(cases, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'data = "{cases.root}"\nseed = 1\n[loss]\nname = "mbls"\nmargin = 5.0\n[machine]\ncpus = 3\ngpus = 0.5\n'
+    )
+    plan = read_plan(path)
+    assert names(plan) == ["mbls-margin5-unet-s1"]
+    assert (plan.cpus, plan.gpus) == (3, 0.5)
+    assert (read_plan(path, cpus=2).cpus, read_plan(path, gpus=1).gpus) == (2, 1)
+
+
+def test_the_same_cell_in_two_sections_is_one(cases, tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text(
+        '[studies.a]\nloss = { name = "mbls", margin = 10 }\n[studies.a.after]\ncalibrators = ["ts"]\n'
+        '[studies.b]\nloss = "mbls"\n[studies.b.after]\ncorruptions = ["blur:1.50", "blur:0"]\n'
+    )
+    (cell,) = read_plan(path, data=str(cases.root)).cells
+    assert cell.sections == ("a", "b")
+    assert cell.after == After(("ts",), ("blur:1.5",))  # the union; a neutral corruption is none
+
+
+def test_networks_share_the_plan_s_width(cases):
+    plan = read_plan(
+        "paper", data=str(cases.root), overrides=["network.width=4", "network.depth=2"], only=["methods", "backbones"]
+    )
+    settings = {c.settings.network.name: c.settings.network.settings for c in plan.cells}
+    assert {s["width"] for s in settings.values()} == {4}
+    assert settings["transunet"]["depth"] == 2
+    assert "depth" not in settings["unet"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainig.epochs=2", "unknown key of the plan: 'trainig'; did you mean 'training'?"),
+        ("seeds=3", "unknown key of the plan: 'seeds'; did you mean 'seed'?"),
+        ("training.epoch=2", "unknown setting 'training.epoch'; did you mean 'training.epochs'?"),
+        ("machine.cpu=2", r"unknown key of \[machine\]: 'cpu'; did you mean 'cpus'?"),
+        ("machine.cpus=1.5", "machine.cpus must be a whole number, at least 1; got 1.5"),
+        ("machine.gpus=-1", "machine.gpus must be a number, at least 0; got -1"),
+        ("machine.devices=2", "a cell is one process: leave machine.devices and machine.nodes at 1"),
+        ("after.nosie=true", r"unknown key of after of \[studies.methods\]: 'nosie'; did you mean 'noise'?"),
+        ("after.noise=3", "after.noise must be true or false; got 3"),
+        ("after.calibrators='ts'", 'after.calibrators must be a list of words; got "ts"'),
+        ("after.calibrators=['tts']", "unknown calibrator 'tts'; choose one of ts"),
+        ("after.corruptions=['blurr:1']", "unknown corruption 'blurr'"),
+        ("studies.methods.los='ce'", r"unknown key of \[studies.methods\]: 'los'; did you mean 'loss'?"),
+        ("studies.methods=3", "studies.methods must be a section"),
+        ("studies.methods.loss='mbsl'", "unknown loss 'mbsl'; choose one of ce"),
+        ("studies.methods.loss=[3]", "loss must be a name or"),
+        ("studies.methods.loss={name='mbls', marign=[1, 2]}", "unknown setting of mbls 'marign'; choose one of margin"),
+        ("studies.methods.loss={name='mbls', margin=[1, -2]}", "margin must be at least 0; got -2"),
+        ("studies.methods.grid='papr'", r"grid of \[studies.methods\] can only be 'paper'"),
+        ("studies.penalty.setting='best'", r"setting of \[studies.penalty\] can only be 'chosen'"),
+        ("studies.methods.setting='chosen'", "has both a grid and a chosen setting"),
+        ("studies.backbones.network=['unet3']", "unknown network 'unet3'; choose one of unet"),
+        ("network.widht=3", "unknown setting of unet 'widht'; choose one of width"),
+        ("network.width=1.5", "width must be a whole number; got 1.5"),
+        ("loss.name=ce", "loss at the top of the plan has no effect"),
+        ("training=3", "training of the plan must be a section"),
+        ("fold=3", r"fold must lie in 0\.\.0"),
+        ("seed='x'", "setting seed: input should be a valid integer"),
+        ("data='nowhere'", "nowhere is not a prepared data set"),
+        ("epochs", "--set takes key=value, such as training.epochs=10; got 'epochs'"),
+    ],
+)
+def test_mistakes_in_a_plan_are_named_before_any_work(cases, override, message):
+    overrides = [override] if override.startswith("data") else [f"data='{cases.root}'", override]
+    with pytest.raises(UserError, match=message):
+        read_plan("paper", overrides=overrides)
+
+
+def test_more_mistakes(cases, tmp_path):
+    data = str(cases.root)
+    with pytest.raises(UserError, match=r"there is no plan 'papr'; did you mean paper\?"):
+        read_plan("papr", data=data)
+    with pytest.raises(UserError, match="name a TOML file or one of .*paper, quick, smoke"):
+        read_plan("zz", data=data)
+    with pytest.raises(UserError, match="the plan names no data"):
+        read_plan("paper")
+    with pytest.raises(UserError, match="unknown study: 'metods'; did you mean 'methods'"):
+        read_plan("paper", data=data, only=["metods"])
+    with pytest.raises(UserError, match="at least 1 seed; got 0"):
+        read_plan("paper", data=data, seeds=0)
+    with pytest.raises(
+        UserError, match="section backbones wants the chosen setting of mbls, but no section tries it on unet"
+    ):
+        read_plan("paper", data=data, only=["backbones"])
+    with pytest.raises(UserError, match="no network of the plan has the setting 'depth'"):
+        read_plan("quick", data=data, overrides=["network.depth=2"])
+    (tmp_path / "p.toml").write_text("loss = [")
+    with pytest.raises(UserError, match=r"cannot read the plan .*p\.toml"):
+        read_plan(tmp_path / "p.toml", data=data)
+    with pytest.raises(UserError, match="at least 1 worker; got 0"):
+        run_study(read_plan("smoke", data=data), tmp_path / "out", workers=0)
+    with pytest.raises(UserError, match="--workers is for this machine"):
+        run_study(read_plan("smoke", data=data), tmp_path / "out", workers=1, ray="auto")
+    assert not (tmp_path / "out").exists()
+
+
+# A study --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_leaves_what_it_promises(done, cases, tmp_path):
+    """A cell is what train, evaluate and calibrate give when called directly."""
+    out, said, heard = done
+    assert not said["failed"]
+    assert not said["undecided"]
+    assert len(list(out.glob("runs/*/run.json"))) == 5
+    assert not (out / "logs").exists()
+    assert {about["status"] for about in read_json(out / "cells.json")["cells"].values()} == {"finished", "trained"}
+    assert any(state.step == "trains" and state.left > 0 for states in heard.states for state in states.values())
+    assert any(line.startswith("trained: ce-unet-s0: validation DSC 0.") for line in heard.lines)
+    small = ["network.width=4", "training.epochs=3", "training.batch=4", "training.lr=0.02"]
+    train(run_settings({"data": str(cases.root)}, overrides=small), tmp_path / "ce-unet-s0", progress=False)
+    run = open_run(tmp_path / "ce-unet-s0")
+    evaluate(run)
+    calibrate(run, ["ts"])
+    evaluate(run, corruption="gaussian_noise:0.05")
+    assert (run.root / "scores.csv").read_bytes() == scores(out)["ce-unet-s0"]
+
+
+def test_validation_chooses_and_test_only_reports(done):
+    out, said, _ = done
+    selection = read_json(out / "selection.json")
+    assert selection["contenders"] == json.loads(json.dumps(said["contenders"]))
+    dice = {p.parent.name: json.loads(p.read_text())["best"]["val_dice"] for p in out.glob("runs/*/run.json")}
+    mbls = next(c for c in selection["contenders"] if c["key"] == "mbls")
+    tried = {f"margin={m}": dice[f"mbls-margin{m}-unet-s0"] for m in ("0.1", "1", "10")}
+    assert mbls["tried"] == tried
+    assert len(set(tried.values())) == 3  # else this would show nothing
+    best = max(tried, key=lambda text: tried[text])
+    assert mbls["chosen"] == best
+    chosen = {"ce-unet-s0", f"mbls-{best.replace('=', '')}-unet-s0", f"mbls-{best.replace('=', '')}-attention_unet-s0"}
+    assert set(scores(out)) == chosen  # a setting that was not chosen never meets the test split
+    found = {(r["corruption"], r["calibrator"]) for r in rows(out / "runs" / "ce-unet-s0")}
+    assert found == {("", ""), ("gaussian_noise:0.05", ""), ("", "ts")}
+
+
+def test_the_choice_is_blind_to_test_scores(done, cases, plan_file, tmp_path):
+    """Test scores that praise another setting change nothing."""
+    out, said, _ = done
+    shutil.copytree(out, tmp_path / "copy")
+    plan = read_plan(plan_file, data=str(cases.root))
+    (worst,) = (c for c in said["contenders"] if c["key"] == "mbls")
+    other = min(worst["tried"], key=lambda text: worst["tried"][text])
+    table = (out / "runs" / worst["runs"][0] / "scores.csv").read_text()
+    better = "\n".join(line.rsplit(",", 1)[0] + ",1.0" if ",dice," in line else line for line in table.splitlines())
+    (tmp_path / "copy" / "runs" / f"mbls-{other.replace('=', '')}-unet-s0" / "scores.csv").write_text(better + "\n")
+    again = run_study(plan, tmp_path / "copy", workers=1)
+    assert again["contenders"] == said["contenders"]
+
+
+def test_a_second_call_does_nothing(done, cases, plan_file):
+    out, said, _ = done
+    before, heard = everything(out / "runs"), Heard()
+    again = run_study(read_plan(plan_file, data=str(cases.root)), out, workers=1, watch=heard)
+    assert again == said
+    assert everything(out / "runs") == before
+    assert heard.lines == ["4 of 5 cells are trained already"]
+
+
+def test_results_do_not_depend_on_the_number_of_workers(done, cases, plan_file, tmp_path):
+    out, said, _ = done
+    one = run_study(read_plan(plan_file, data=str(cases.root)), tmp_path / "one", workers=1)
+    assert scores(tmp_path / "one") == scores(out)
+    assert one["contenders"] == said["contenders"]
+    assert (tmp_path / "one" / "selection.json").read_bytes() == (out / "selection.json").read_bytes()
+
+
+def test_a_plan_may_grow_but_not_change(done, cases, plan_file, tmp_path):
+    out = tmp_path / "grown"
+    shutil.copytree(done[0], out)
+    before = {name: read_run(out / "runs" / name)["id"] for name in ("ce-unet-s0", "mbls-margin1-unet-s0")}
+    data, only = str(cases.root), ["methods"]
+    grown = run_study(
+        read_plan(plan_file, data=data, overrides=["seed=[0, 1]", "training.lr=[0.02, 0.01]"], only=only), out, workers=2
+    )
+    assert not grown["failed"]
+    assert {name: read_run(out / "runs" / name)["id"] for name in before} == before  # as they were, under their old names
+    assert len(list(out.glob("runs/*/run.json"))) == 5 + 4 * 3
+    assert {len(c["runs"]) for c in grown["contenders"]} == {2}
+    with pytest.raises(UserError, match=r"ce-unet-s0 was started with another training; choose another --out for this plan"):
+        run_study(read_plan(plan_file, data=data, overrides=["training.epochs=4"]), out, workers=1)
+    with pytest.raises(UserError, match="was started with another network"):
+        run_study(read_plan(plan_file, data=data, overrides=["network.width=2"]), out, workers=1)
+
+
+def test_folds_are_trained_and_chosen_together(folded, tmp_path):
+    sets = ["fold='all'", "training.epochs=1", "after.corruptions=[]", "after.calibrators=[]", "network.width=2"]
+    said = run_study(read_plan("smoke", data=str(folded.root), overrides=sets), tmp_path / "out", workers=2)
+    assert [len(c["runs"]) for c in said["contenders"]] == [3, 3]
+    for contender in said["contenders"]:
+        tested = [{r["case"] for r in rows(tmp_path / "out" / "runs" / run)} - {"pooled"} for run in contender["runs"]]
+        assert set.union(*tested) == set(folded.ids)  # every patient is tested once
+        assert sum(map(len, tested)) == len(folded.ids)
+
+
+# When things go wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_cell_keeps_its_sentence_and_the_others_go_on(done, cases, plan_file, tmp_path):
+    out, blocked = tmp_path / "out", tmp_path / "out" / "runs" / "mbls-margin1-unet-s0"
+    blocked.mkdir(parents=True)
+    (blocked / "notes.txt").write_text("mine")
+    plan = read_plan(plan_file, data=str(cases.root), only=["methods"])
+    first = run_study(plan, out, workers=2)
+    assert list(first["failed"]) == [blocked.name]
+    assert first["failed"][blocked.name].endswith("exists and is not a run; choose another --out")
+    assert read_json(out / "cells.json")["cells"][blocked.name] == {
+        "status": "failed",
+        "error": first["failed"][blocked.name],
+    }
+    mbls = first["contenders"][1]
+    assert set(mbls["tried"]) == {"margin=0.1", "margin=10"}
+    assert mbls["left_out"] == first["failed"]
+    assert len(scores(out)) == 2
+    (blocked / "notes.txt").unlink()
+    heard = Heard()
+    second = run_study(plan, out, workers=1, watch=heard)
+    assert second["failed"] == first["failed"]
+    assert any(
+        line.startswith(f"left out, for it failed before (--retry tries it again): {blocked.name}") for line in heard.lines
+    )
+    third = run_study(plan, out, workers=1, retry=True)
+    assert not third["failed"]
+    assert third["contenders"] == done[1]["contenders"][:2]
+    assert read_json(out / "cells.json")["cells"][blocked.name]["status"] in ("trained", "finished")
+
+
+def test_what_waits_for_a_choice_that_cannot_be_made_is_left_out(cases, plan_file, tmp_path):
+    sets = ["studies.methods.loss={name='mbls', margin=1}", "training.lr=1e30", "training.epochs=1"]
+    heard = Heard()
+    said = run_study(read_plan(plan_file, data=str(cases.root), overrides=sets), tmp_path / "out", workers=1, watch=heard)
+    assert "lower training.lr" in said["failed"]["mbls-margin1-unet-s0"]
+    assert said["undecided"] == ["mbls-chosen-attention_unet-s0"]
+    assert said["contenders"][0]["chosen"] is None
+    assert not scores(tmp_path / "out")
+
+
+def job(cases, folder, *overrides):
+    settings = run_settings({"data": str(cases.root)}, overrides=["network.width=2", *overrides])
+    return Job("train", "ce", folder, settings.model_dump(mode="json"), After(), 1, folder.parent / "log.txt")
+
+
+def test_a_killed_process_is_a_failed_cell_and_no_hang(cases, tmp_path):
+    engine = Local(1)
+
+    def kill(names):
+        if (tmp_path / "run" / "log.csv").is_file():
+            os.kill(engine._running[0].process.pid, signal.SIGKILL)
+
+    ((_, outcome),) = engine.run([job(cases, tmp_path / "run", "training.epochs=1000")], kill)
+    assert outcome.lost
+    assert outcome.error.startswith("its process was killed, as the system does when memory runs out; run fewer cells")
+
+
+def test_a_cell_waits_for_another_process_at_the_same_run(cases, tmp_path):
+    """As when a node was given up whose process lives on for a while."""
+    lock = alone(tmp_path / "run")
+    lock.__enter__()
+    released = []
+    threading.Timer(1.5, lambda: (released.append(time.monotonic()), lock.__exit__(None, None, None))).start()
+    ((_, outcome),) = Local(1).run([job(cases, tmp_path / "run", "training.epochs=1")], lambda names: None)
+    assert not outcome.error
+    assert released
+    assert read_run(tmp_path / "run")["status"] == "finished"
+
+
+def test_two_studies_in_one_folder_are_refused(cases, tmp_path):
+    with alone(tmp_path / "out"), pytest.raises(UserError, match="another process is at work on"):
+        run_study(read_plan("smoke", data=str(cases.root)), tmp_path / "out", workers=1)
+
+
+def test_a_missing_ray_is_named(cases, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"Ray is not installed; pip install 'segcal\[cluster\]'"):
+        run_study(read_plan("smoke", data=str(cases.root)), tmp_path / "out", ray="auto")
+
+
+# Estimates ------------------------------------------------------------------------------------------------------------
+
+
+def test_durations_are_those_of_a_slow_simulation():
+    def slow(stages, slots, tick=0.5):
+        now = 0.0
+        for jobs in stages:
+            waiting, running = list(jobs), []
+            while waiting or running:
+                running = [left for left in running if left > 0]
+                while waiting and len(running) < slots:
+                    running.append(waiting.pop(0))
+                if running:
+                    now += tick
+                    running = [left - tick for left in running]
+        return now
+
+    for stages in ([[1.0, 2.5, 3.0, 0.5], [2.0, 2.0, 2.0]], [[4.0]], [[], [1.5]], [[1.0] * 7]):
+        for slots in (1, 2, 3):
+            assert duration(stages, slots) == slow(stages, slots)
+
+
+def test_a_dry_run_writes_nothing(done, cases, plan_file, tmp_path):
+    plan = read_plan(plan_file, data=str(cases.root))
+    said = estimate(plan, tmp_path / "out", workers=2)
+    assert not list(tmp_path.iterdir())
+    assert [row["cell"] for row in said["cells"]] == names(plan)
+    assert [row["waits"] for row in said["cells"]] == [False] * 4 + [True]
+    work = sum(row["seconds"] for row in said["cells"]) + said["finish"]
+    assert work / 2 < said["total"] < work
+    assert all(row["seconds"] > 0 for row in said["cells"])
+    before = everything(done[0].parent)
+    again = estimate(plan, done[0], workers=2)
+    assert everything(done[0].parent) == before
+    assert [row["seconds"] for row in again["cells"][:4]] == [0.0] * 4  # trained already
+    longer = estimate(
+        read_plan(plan_file, data=str(cases.root), overrides=["training.epochs=3000"]), tmp_path / "out", workers=2
+    )
+    assert longer["cells"][0]["seconds"] > 5 * said["cells"][0]["seconds"]
+
+
+def test_the_board_shows_what_happens_first():
+    states = {f"cell{i}": State(step, 1, 4, 0.5, 10.0) for i, step in enumerate(("finished", "trained", "waits", "trains"))}
+    shown = board_table(states, 2, 2)
+    assert list(shown.columns[0].cells) == ["cell3", "cell2"]
+    assert list(shown.columns[4].cells) == ["30 s", ""]
+    assert shown.title == "2 of 4 cells, about 30 s of training left"  # two cells of 3 epochs by two workers
+    assert board_table({"a": State("waits", 0, 4)}, 1, 9).title == "0 of 1 cells, starting"
+
+
+# The command line, in real processes ----------------------------------------------------------------------------------
+
+
+def command(cases, plan_file, out, *more):
+    segcal = Path(sys.executable).parent / "segcal"
+    return [str(segcal), "study", str(plan_file), "--data", str(cases.root), "--out", str(out), "--workers", "2", *more]
+
+
+def descendants(pid):
+    """Of a process, by the parents that /proc names."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def gone(pids, seconds=20):
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+    return []
+
+
+def until(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition() and time.monotonic() < deadline:
+        assert process.poll() is None, "it ended before it could be interrupted"
+        time.sleep(0.005)
+
+
+UNDER_SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "study", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+UNDER_SLURM |= {"SLURM_NNODES": "2", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_an_interrupted_study_goes_on_to_the_same_scores(done, cases, plan_file, tmp_path):
+    """kill -9 in the middle of a cell, then Ctrl-C later on; no process is left behind, and the same command finishes.
+
+    All of it as if inside a Slurm job, whose variables must not make a cell believe that it is one of many processes.
+    """
+    out, runs = tmp_path / "out", tmp_path / "out" / "runs"
+    moments = {
+        signal.SIGKILL: lambda: list(runs.glob("*/log.csv")),
+        signal.SIGINT: (out / "selection.json").exists,
+    }
+    for number, moment in moments.items():
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": os.environ | UNDER_SLURM}
+        process = subprocess.Popen(command(cases, plan_file, out), text=True, start_new_session=True, **pipes)
+        until(moment, process)
+        children = descendants(process.pid)
+        assert children
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.kill()
+        stderr = process.communicate(timeout=30)[1]
+        assert process.returncode != 0
+        assert not gone(children)
+        if number == signal.SIGINT:
+            assert "interrupted; the same command goes on from here" in stderr
+    again, env = command(cases, plan_file, out, "--json"), os.environ | UNDER_SLURM
+    finished = subprocess.run(again, capture_output=True, text=True, check=False, env=env)
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["contenders"] == json.loads(json.dumps(done[1]["contenders"]))
+    assert scores(out) == scores(done[0])
+
+
+def test_a_failed_cell_is_exit_code_1_with_its_sentence(done, cases, plan_file, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(done[0], out)
+    shutil.rmtree(out / "runs" / "ce-unet-s0")
+    (out / "runs" / "ce-unet-s0").mkdir()
+    (out / "runs" / "ce-unet-s0" / "notes.txt").write_text("mine")
+    options = ["study", str(plan_file), "--data", str(cases.root), "--out", str(out), "--workers", "2"]
+    said = CliRunner().invoke(app, options)
+    assert said.exit_code == 1
+    assert said.stderr.splitlines()[-1].startswith("segcal: failed: ce-unet-s0: ")
+    assert "Attention U-Net" in said.stdout
+    dry = CliRunner().invoke(app, [*options, "--dry-run"])
+    assert dry.exit_code == 0
+    assert "all, with 2 at a time" in dry.stdout
+    assert dry.stderr == ""
