@@ -30,7 +30,8 @@ bench: .venv/bench  ## measure against the peers (about 10 minutes) and renew do
 	$(BIN)/python -m benchmarks
 
 docs: .venv/dev  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python docs/make_cli_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the virtual environment and caches
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
