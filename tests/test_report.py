@@ -197,6 +197,7 @@ def test_slices_are_turned_as_their_letters_say(axis):
             shown = -way if flip else way
             np.testing.assert_allclose(shown, ways[end], atol=1e-9)
             np.testing.assert_allclose(-shown, ways[start], atol=1e-9)
+            assert start in "RAS"
     assert edges({"orientation": "LPS", "settings": {"recipe": {"axis": 0}}})["top"] == "A"
     assert edges({"orientation": None}) == {"flip": [False, False]}
 
@@ -220,7 +221,7 @@ def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
     for metric in ("dice", "ece"):
         assert f"{values[metric]['mbls'].mean():.3f}" in summary.lead
     assert summary.lead.startswith("3 methods were compared on organs (20 test cases).")
-    assert summary.lead.count("significantly better than all 2 others") == 2
+    assert summary.lead.count("significantly better than both others") == 2
     assert summary.advice.startswith("MbLS: no other is significantly better in DSC or ECE")
     largest = max(wilcoxon(values["dice"]["mbls"] - values["dice"][other]).pvalue for other in ("ce", "ls"))
     assert largest * 3 < 0.05
@@ -263,6 +264,18 @@ def test_what_a_calibrator_did_is_told_and_tested(tmp_path):
     assert points["After LTS"] == [f"LTS raises the ECE of CE ({means[0]:.3f} to {means[2]:.3f}), significantly."]
     assert summary.advice.endswith(f"TS lowers the ECE of CE from {means[0]:.3f} to {means[1]:.3f}.")
     assert "nothing to choose" in summary.advice
+
+
+def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
+    before = scores_of(CASES, "AB")
+    after = dict(before)
+    for i, case in enumerate(CASES):
+        after[case, "all", "ece"] += 0.009 if i % 2 else -0.01
+    full_run(tmp_path, "ce", cases=CASES, scores=[before, after], conditions=({}, {"calibrator": "ts"}))
+    summary = summaries(read_results([tmp_path]))["organs"]
+    points = {point.title: point.paragraphs[0] for point in summary.points}
+    assert points["After TS"].endswith("not significantly.")
+    assert summary.advice.endswith("TS did not lower the ECE for sure.")
 
 
 def test_over_and_underconfidence_are_told_apart(tmp_path):

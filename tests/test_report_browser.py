@@ -188,6 +188,8 @@ def test_cases_overlays_and_outlines_can_be_chosen(visit, report):
         return {kind for kind, a, b in zip(kinds, before, now, strict=True) if a != b}
 
     before = prints(page)[1]
+    page.locator("select[name=overlay]").select_option("errors")
+    assert changed(before) == {"prediction"}
     page.locator("select[name=overlay]").select_option("none")
     assert changed(before) == {"reference", "prediction"}
     before = prints(page)[1]

@@ -23,7 +23,7 @@ MANY_PIXELS = 20_000
 """A figure with larger images than this is embedded as PNG: as vectors they only grow."""
 
 WIDE = 5.0  # inches: such a figure is made for a page, not for a column
-BLOCKS = {"robustness": "Images", "backbones": "Network", "penalty": "Variants of"}
+BLOCKS = {"ranking": "Data set", "robustness": "Images", "backbones": "Network", "penalty": "Variants of"}
 HEADS = {"tests": "Pair", "selection": "Setting"}
 SCORES = ("dice", "asd", "hd95", "missed", "ece", "cece", "confidence_gap", "nll", "brier")
 PRINTED = ("dice", "ece")

@@ -93,10 +93,14 @@ def _how_sure(found: Findings, own: Lead) -> str:
     if found.n_patients < 2:
         return "which one patient cannot make sure of"
     if len(own.beaten) == n:
-        return f"significantly better than {'the other' if n == 1 else f'all {n} others'}"
+        return f"significantly better than {_all_others(n)}"
     if not own.beaten:
         return f"though not significantly better than {'the other' if n == 1 else 'any other'}"
     return f"significantly better than {len(own.beaten)} of the {n} others"
+
+
+def _all_others(n: int) -> str:
+    return {1: "the other", 2: "both others"}.get(n, f"all {n} others")
 
 
 def on_metric(found: Findings, own: Lead) -> str:

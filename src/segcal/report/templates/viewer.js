@@ -42,7 +42,7 @@ class Viewer {
     const add = (title, kinds, k) => {
       const box = document.createElement("div");
       box.className = "panel";
-      const head = document.createElement("h4");
+      const head = document.createElement("h3");
       head.textContent = title;
       box.append(head);
       for (const kind of kinds) {
@@ -203,9 +203,9 @@ class Viewer {
       this.paint(context, (i) => [grey[i], grey[i], grey[i], 255], true);
     }
     const labels = kind === "prediction" ? this.now.predictions[k] : kind === "reference" ? reference : null;
-    if (labels && mode === "errors") {
+    if (kind === "prediction" && mode === "errors") {
       this.paint(context, (i) => [...ERROR, reference[i] !== 255 && labels[i] !== reference[i] ? 190 : 0], false);
-    } else if (labels && mode === "classes") {
+    } else if (labels && mode !== "none") {
       this.paint(context, (i) => [...(this.colours[labels[i]] || [128, 128, 128]), labels[i] ? 120 : 0], false);
       this.trace(context, labels, (label) => this.data.classes[label]?.colour || "#808080", 1.5 * scale);
     }
