@@ -47,7 +47,7 @@ def study(
     names = dict.fromkeys(Path(cell.settings.data).name for cell in wanted.cells)
     folder = out or Path("studies") / "-".join([wanted.name, *names])
     if dry_run:
-        _show_estimate(estimate(wanted, folder, workers=workers, ray=ray), as_json)
+        _show_estimate(estimate(wanted, folder, workers=workers, ray=ray, watch=Board()), as_json)
         return
     with Board() as board:
         said = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, watch=board)

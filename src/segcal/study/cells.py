@@ -144,6 +144,8 @@ def _runs(section: Mapping[str, Any], where: str) -> Iterator[tuple[RunSettings,
 
 
 def _listed(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)) and not value:
+        raise UserError("a list in a plan must not be empty: it would mean no cell at all")
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

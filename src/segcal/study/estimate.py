@@ -10,29 +10,34 @@ from typing import Any
 from segcal.study.cells import Cell
 from segcal.study.engines import start_engine
 from segcal.study.folder import Folder
-from segcal.study.jobs import Job
+from segcal.study.jobs import After, Job
 from segcal.study.plan import Plan
 from segcal.study.probe import duration
+from segcal.study.watch import Watch
 from segcal.types import UserError
 
 
-def estimate(plan: Plan, out: Path, *, workers: int | None = None, ray: str = "") -> dict[str, Any]:
+def estimate(
+    plan: Plan, out: Path, *, workers: int | None = None, ray: str = "", watch: Watch | None = None
+) -> dict[str, Any]:
     """Seconds for every cell of a plan, and for all of it with so many workers, from a short probe of each kind of cell.
 
-    A cell's seconds are those of its training that is left; a chosen run needs its contender's `finish` on top.
+    A cell's seconds are those of its training that is left; `finish` is what scoring and calibrating the chosen ones takes.
     """
     folder = Folder(out.absolute())
     cells = folder.adopted(plan.cells)
+    kinds = {cell.contender: cell for cell in reversed(cells)}
+    jobs = _probes(list(kinds.values()), plan)
+    probed: dict[str, dict[str, float]] = {}
     with closing(start_engine(workers=workers, ray=ray, cpus=plan.cpus, gpus=plan.gpus)) as engine:
-        kinds = {cell.contender: cell for cell in reversed(cells)}
-        jobs = [_probe(cell, plan) for cell in kinds.values()]
-        probed = {}
         for job, outcome in engine.run(jobs, lambda names: None):
             if outcome.error:
                 raise UserError(f"the probe of {job.name} failed: {outcome.error}")
             probed[job.name] = outcome.value
+            (watch or Watch()).says(f"timed {len(probed)} of {len(jobs)}: {job.name}")
         slots = engine.slots
-    of = {contender: probed[cell.name] for contender, cell in kinds.items()}
+    fits = {job.settings["data"]: probed[job.name] for job in jobs if job.after.calibrators}
+    of = {contender: fits.get(cell.settings.data, {}) | probed[cell.name] for contender, cell in kinds.items()}
     rows = [_row(cell, folder, of[cell.contender]) for cell in cells]
     finish = _finishing(cells, folder, of)
     stages = [[row["seconds"] for row in rows if not row["waits"]], [row["seconds"] for row in rows if row["waits"]], finish]
@@ -40,8 +45,15 @@ def estimate(plan: Plan, out: Path, *, workers: int | None = None, ray: str = ""
     return {"cells": rows, "finish": sum(finish), "work": work, "workers": slots, "total": duration(stages, slots)}
 
 
-def _probe(cell: Cell, plan: Plan) -> Job:
-    return Job("probe", cell.name, Path(), cell.settings.model_dump(mode="json"), cell.after, plan.cpus)
+def _probes(cells: Sequence[Cell], plan: Plan) -> list[Job]:
+    """A probe per kind of cell; calibrators, which cost the same for all, with the first of each data set."""
+    wanted = tuple(dict.fromkeys(name for cell in cells for name in cell.after.calibrators))
+    first = {cell.settings.data: cell.name for cell in reversed(cells)}
+    jobs = []
+    for cell in cells:
+        settings, after = cell.settings.model_dump(mode="json"), After(wanted if cell.name in first.values() else ())
+        jobs.append(Job("probe", cell.name, Path(), settings, after, plan.cpus))
+    return jobs
 
 
 def _row(cell: Cell, folder: Folder, probed: dict[str, float]) -> dict[str, Any]:
