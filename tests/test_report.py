@@ -21,6 +21,7 @@ from test_cli import segcal
 
 from segcal.data.slices import volume
 from segcal.evaluation import data_of
+from segcal.figures.from_networks import median_case
 from segcal.inference import open_run
 from segcal.losses import LOSSES
 from segcal.metrics import label_map
@@ -173,6 +174,7 @@ def test_the_cases_shown_are_the_extremes(tmp_path):
     assert len(found) <= 4
     assert chosen_cases(results, "organs", 1) == {order[0]: ["worst DSC"]}
     assert len(chosen_cases(results, "organs", 7)) >= 6
+    assert median_case(results, "organs") == order[4]  # the figure of one case shows the same
     assert set(chosen_cases(results, "organs", 99)) == set(cases)
 
 
@@ -293,6 +295,7 @@ def test_one_case_one_method_and_few_cases_are_owned_up_to(tmp_path):
     for name in ("ce", "mbls"):
         full_run(tmp_path / "one", name, name, cases=one, scores=scores_of(one, "AB", seed=len(name)))
         full_run(tmp_path / "few", name, name, cases=CASES[:4], scores=scores_of(CASES[:4], "AB", seed=len(name)))
+    assert chosen_cases(read_results([tmp_path / "one"]), "organs", 4) == {"c0": ["the only case"]}
     single = summaries(read_results([tmp_path / "one"]))["organs"]
     assert "one test case only" in single.cautions[0]
     assert "One patient decides nothing" in single.advice

@@ -40,9 +40,15 @@ def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list
     wanted: list[tuple[str, str]] = []
     if len(dice):
         order = list(dice.index)
-        wanted = [(order[0], f"worst {label}"), (order[-1], f"best {label}"), (order[len(order) // 2], f"median {label}")]
+        wanted = [
+            (order[0], f"worst {label}"),
+            (order[-1], f"best {label}"),
+            (order[(len(order) - 1) // 2], f"median {label}"),
+        ]
     if len(ece):
         wanted.insert(2, (str(ece.idxmax()), f"worst {METRICS['ece'].label}"))
+    if len({case for case, _ in wanted}) == 1 == len(dice.index.union(ece.index)):
+        return {wanted[0][0]: ["the only case"]}
     found: dict[str, list[str]] = {}
     for case, why in wanted[:n_cases]:
         found.setdefault(case, []).append(why)
