@@ -4,6 +4,7 @@ import base64
 import io
 import itertools
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from report_runs import full_run, tiny_runs
 from scipy.stats import wilcoxon
-from synthetic_runs import scores_of
+from synthetic_runs import miss, scores_of
 from test_cli import segcal
 
 from segcal.data.slices import volume
@@ -264,7 +265,9 @@ def test_what_a_calibrator_did_is_told_and_tested(tmp_path):
     points = {point.title: point.paragraphs for point in summary.points}
     assert points["After TS"] == [f"TS lowers the ECE of CE ({means[0]:.3f} to {means[1]:.3f}), significantly."]
     assert points["After LTS"] == [f"LTS raises the ECE of CE ({means[0]:.3f} to {means[2]:.3f}), significantly."]
-    assert summary.advice.endswith(f"TS lowers the ECE of CE from {means[0]:.3f} to {means[1]:.3f}.")
+    assert f"TS lowers the ECE of CE from {means[0]:.3f} to {means[1]:.3f}." in summary.advice
+    harm = f"Do not add LTS to CE: its ECE rises with LTS from {means[0]:.3f} to {means[2]:.3f}."
+    assert summary.advice.endswith(harm)
     assert "nothing to choose" in summary.advice
 
 
@@ -277,7 +280,7 @@ def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
     summary = summaries(read_results([tmp_path]))["organs"]
     points = {point.title: point.paragraphs[0] for point in summary.points}
     assert points["After TS"].endswith("not significantly.")
-    assert summary.advice.endswith("TS did not lower the ECE for sure.")
+    assert summary.advice.endswith("TS did not change the ECE for sure.")
 
 
 def test_over_and_underconfidence_are_told_apart(tmp_path):
@@ -447,6 +450,9 @@ def test_of_several_seeds_the_first_is_shown(tmp_path):
         info = json.loads((tmp_path / name / "run.json").read_text())
         info["settings"] |= {"seed": seed, "loss": {"name": "ce"}}
         (tmp_path / name / "run.json").write_text(json.dumps(info | {"id": name}))
+        head, *rows = (tmp_path / name / "scores.csv").read_text().splitlines()
+        rows = [re.sub(r"^([^,]*,[^,]*,[^,]*),\w+,[^,]*,", r"\1,ce,,", row) for row in rows]
+        (tmp_path / name / "scores.csv").write_text("\n".join([head, *rows]) + "\n")
     results = read_results([tmp_path / "late", tmp_path / "early"])
     assert results.contenders[0].runs == ("late", "early")
     shown = viewer_data(results, "phantom", n_cases=1)["cases"][0]
@@ -489,3 +495,20 @@ def test_from_the_command_line(tmp_path):
     wrong = segcal("report", *runs, "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "segcal: out is a folder" in wrong.stderr
+
+
+def test_what_is_missing_is_said_before_the_numbers(tmp_path):
+    """Cells that failed, cases without a value, and an order of distances that counts misses."""
+    some = scores_of(CASES, "AB")
+    for case in CASES[:3]:
+        some[case, "all", "ece"] = math.nan
+    full_run(tmp_path / "runs", "ce", cases=CASES, scores=some)
+    other = scores_of(CASES, "AB", shift=0.5)
+    miss(other, CASES[0], "A")
+    full_run(tmp_path / "runs", "ls", "ls", cases=CASES, scores=other)
+    (tmp_path / "cells.json").write_text(json.dumps({"cells": {"svls": {"status": "failed", "error": "no memory."}}}))
+    summary = summaries(read_results([tmp_path]))["organs"]
+    assert summary.cautions[0] == "svls failed and is left out: no memory."
+    assert f"CE has no ECE in 3 of {len(CASES)} cases; its mean is over the others." in summary.cautions
+    distances = next(p for point in summary.points for p in point.paragraphs if p.startswith("ASD:"))
+    assert "the order counts one as the worst distance" in distances

@@ -1,5 +1,6 @@
 """Runs read together: who is a contender, what stands for it, what is refused."""
 
+import csv
 import json
 import math
 
@@ -8,6 +9,7 @@ import pytest
 from synthetic_runs import miss, scores_of, write_run
 
 from segcal.results import read_results
+from segcal.store import write_rows
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(8))
@@ -15,7 +17,9 @@ CASES = tuple(f"c{i}" for i in range(8))
 
 def values(level):
     return {(case, name, "dice"): level for case in CASES for name in "AB"} | {
-        key: 0.0 for case in CASES for key in [(case, n, m) for n in "AB" for m in ("asd", "missed")]
+        key: 0.0
+        for case in CASES
+        for key in [(case, n, m) for n in "AB" for m in ("asd", "missed")] + [(case, "all", m) for m in ("ece", "cece")]
     }
 
 
@@ -160,7 +164,9 @@ def test_bins_of_seeds_are_added(tmp_path):
     bins = found.bins(found.contenders[0])
     assert bins["top"]["count"].tolist() == [2.0, 5.0]
     assert bins["mean_logits"].tolist() == [[1.0, 0.0], [0.0, pytest.approx((3 * 1 + 4 * 2) / 3)]]
-    with pytest.raises(UserError, match="s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"):
+    with pytest.raises(
+        UserError, match="s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"
+    ):
         found.bins(found.contenders[0], calibrator="ts")
 
 
@@ -231,7 +237,7 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
         write_run(tmp_path / "folds", f"a{fold}", fold=fold, cases=CASES[4 * fold : 4 * fold + 4])
     write_run(tmp_path / "folds", "b", "ls", cases=CASES[:4])
     refused(tmp_path / "folds", r"ls \(b\) and ce \(a0, a1\) were scored on different test cases; run the folds")
-    for text, message in (("abc", "holds values that are no numbers"), ("0.5\nx", "is damaged: rows are there twice or in")):
+    for text, message in (("abc", "holds values that are no numbers"), ("0.5\nx", "scores.csv is damaged; remove it")):
         run = write_run(tmp_path / text[:3], "a")
         path = run / "scores.csv"
         path.write_text(path.read_text().rstrip().rpartition(",")[0] + f",{text}\n")
@@ -240,3 +246,57 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
     path = run / "scores.csv"
     path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
     refused(run.parent, "is damaged: rows are there twice")
+
+
+def test_a_study_with_failed_cells_is_read_without_them(tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / "runs", f"ce{seed}", seed=seed)
+        write_run(tmp_path / "runs", f"ls1{seed}", "ls", settings={"alpha": 0.1}, seed=seed, val_dice=0.7)
+    write_run(tmp_path / "runs", "ls20", "ls", settings={"alpha": 0.2}, seed=0, val_dice=0.9)
+    failed = {"ls21": {"status": "failed", "error": "no memory"}, "svls0": {"status": "failed", "error": "no luck"}}
+    (tmp_path / "cells.json").write_text(json.dumps({"cells": failed | {"ce0": {"status": "finished"}}}))
+    found = read_results([tmp_path])
+    assert found.failed == {"ls21": "no memory", "svls0": "no luck"}
+    assert {c.key: c.setting for c in found.contenders} == {"ce": "", "ls": "alpha=0.1"}  # 0.2 lacks a seed
+    write_run(tmp_path / "runs", "ls21", "ls", settings={"alpha": 0.2}, seed=1)
+    path = tmp_path / "runs" / "ce0" / "run.json"
+    path.write_text(path.read_text().replace("finished", "running"))
+    refused(tmp_path, "ce0 is not finished; the same segcal study command goes on with it")
+    (tmp_path / "cells.json").write_text("[1]")
+    refused(tmp_path, "ce0 is not finished")
+
+
+def test_scores_that_cannot_be_are_refused(tmp_path):
+    def with_rows(name, change):
+        run = write_run(tmp_path / name, "a")
+        write_run(tmp_path / name, "b", "ls")
+        with (run / "scores.csv").open() as file:
+            rows = [changed for row in csv.DictReader(file) if (changed := change(row)) is not None]
+        write_rows(run / "scores.csv", rows)
+        return tmp_path / name
+
+    def of(metric, value):
+        return lambda row: row | {"value": value} if row["metric"] == metric else row
+
+    refused(with_rows("inf", of("asd", "inf")), "holds infinite values; run segcal evaluate --again")
+    refused(with_rows("nan", of("dice", "nan")), "a has no value of DSC in any test case; look at its predictions")
+    refused(with_rows("high", of("ece", "7")), "a has values of ECE out of range")
+    refused(with_rows("lacks", lambda row: None if row["metric"] == "cece" else row), "a lacks CECE of some test cases")
+    refused(with_rows("other", lambda row: row | {"method": "focal"}), "is of another run, as its data set or method says")
+
+
+@pytest.mark.parametrize("text", ['{"entries": 5}', "no json", '{"entries": [{"split": "test"}]}', "[]"])
+def test_damaged_bins_are_named(tmp_path, text):
+    run = write_run(tmp_path, "a")
+    (run / "bins.json").write_text(text)
+    found = read_results([run])
+    with pytest.raises(UserError, match="(bins.json is damaged; run segcal evaluate --again on a|a has no bins for)"):
+        found.bins(found.contenders[0])
+
+
+def test_a_run_json_of_another_version_is_named(tmp_path):
+    run = write_run(tmp_path, "a")
+    info = json.loads((run / "run.json").read_text())
+    for broken in ({k: v for k, v in info.items() if k != "best"}, info | {"settings": {"loss": {"name": "magic"}}}):
+        (run / "run.json").write_text(json.dumps(broken))
+        refused(tmp_path, "run.json is damaged, or of another version")

@@ -43,15 +43,20 @@ def advice(found: Findings, ranks: Overall) -> str:
 
 
 def _then(found: Findings, keys: Sequence[str]) -> str:
-    """The calibrator that lowers the ECE most, where one does for sure and leaves the label map alone."""
+    """The calibrator that lowers the ECE most, where one does for sure and leaves the label map alone; and what harms."""
     text = ""
     for key in dict.fromkeys(keys):
         helps = [c for c in found.changes if c.contender == key and c.helps and CALIBRATORS[c.calibrator].keeps_labels]
         if helps:
             best = min(helps, key=lambda change: change.after)
             text += f" {best.label} lowers the {ECE} of {found.names[key]} from {change_text(best.before, best.after)}."
+        harms = [c for c in found.changes if c.contender == key and c.harms]
+        if harms:
+            numbers = listed(f"{c.label} from {change_text(c.before, c.after)}" for c in harms)
+            names = listed((c.label for c in harms), "or")
+            text += f" Do not add {names} to {found.names[key]}: its {ECE} rises with {numbers}."
     tried = listed(dict.fromkeys(c.label for c in found.changes if c.contender in keys))
-    return text or (f" {tried} did not lower the {ECE} for sure." if tried else "")
+    return text or (f" {tried} did not change the {ECE} for sure." if tried else "")
 
 
 def advice_alone(found: Findings) -> str:

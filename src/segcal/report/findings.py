@@ -65,6 +65,11 @@ class Change:
         """Whether the ECE falls, more than by chance."""
         return self.p < SIGNIFICANT and self.after < self.before
 
+    @property
+    def harms(self) -> bool:
+        """Whether it rises, more than by chance."""
+        return self.p < SIGNIFICANT and self.after > self.before
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -110,6 +115,8 @@ class Findings:
     overall: Overall | None  # None where there is one contender only
     leads: Mapping[str, Lead]  # per metric that anyone has a value of
     unbeaten: Mapping[str, tuple[str, ...]]  # per metric: those that no other is significantly better than
+    failed: Mapping[str, str]  # cells of a study that are left out, and why
+    without: Mapping[tuple[str, str], int]  # per metric and contender: cases where it has no value and another has
 
 
 def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
@@ -137,7 +144,14 @@ def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
         _overall(ranking) if ranking else None,
         leads,
         {m: unbeaten(ranking, m) for m in leads} if ranking else {},
+        results.failed,
+        {(m, key): n for m in MAIN if m != "asd" for key, n in _without(tables[m]).items() if n},
     )
+
+
+def _without(table: pd.DataFrame) -> dict[str, int]:
+    known = table[table.notna().any(axis=1)]
+    return {str(key): int(n) for key, n in known.isna().sum().items()}
 
 
 def _cases(results: Results, dataset: str, metric: str, **condition: str) -> pd.DataFrame:

@@ -112,6 +112,8 @@ def on_metric(found: Findings, own: Lead) -> str:
         how = "level with" if second in own.tied else "before"
         text += f", {how} {found.names[second]} {score(own.metric, own.means[second].value)}"
     sentences = [text]
+    if METRICS[own.metric].of == "surfaces" and any(found.missed.values()):
+        sentences.append("The means are over cases without a missed object; the order counts one as the worst distance")
     if own.beaten:
         most = " at most" if len(own.beaten) > 1 else ""
         sentences.append(f"The lead over {_whom(found, own.beaten, n)} is significant ({p_text(own.p_beaten)}{most})")
@@ -210,6 +212,14 @@ def _limits(found: Findings) -> str:
 
 def _cautions(found: Findings) -> list[str]:
     """What makes the comparison weak, to be seen before its numbers are believed."""
+    gone = [f"{name} failed and is left out: {why}" for name, why in found.failed.items()]
+    for (metric, key), n in found.without.items():
+        lacks = f"{found.names[key]} has no {METRICS[metric].label} in {n} of {found.n_cases} cases"
+        gone.append(f"{lacks}; its mean is over the others.")
+    return gone + _weak(found)
+
+
+def _weak(found: Findings) -> list[str]:
     if found.n_patients < 2:
         what = "test case" if found.n_cases == 1 else "patient"
         return [f"There is one {what} only: no interval, test or stability can be computed, and the order means little."]

@@ -12,21 +12,24 @@ import numpy as np
 import pandas as pd
 
 from segcal.losses import LOSSES
+from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
 from segcal.results.records import MAIN_NETWORK, Contender, Results
-from segcal.store import open_cases, read_rows, read_run
+from segcal.store import open_cases, read_json, read_rows, read_run
 from segcal.types import UserError
 
+NEEDED = {"dice": ("mean",), "asd": ("mean",), "ece": ("all",), "cece": ("all",)}  # of every case
 IGNORED_SETTINGS = ("ignore_index",)  # decide nothing that is compared
 COLUMNS = ("run", "dataset", "network", "method", "setting", "split", "corruption", "calibrator", "case", "class", "metric")
 
 
 def read_results(folders: Sequence[Path], *, scored: bool = True) -> Results:
     """Read runs, or folders of runs such as a study's; refuse what cannot be compared. `scored` asks for test scores."""
-    runs = _runs(folders)
+    failed = _failed(folders)
+    runs = _runs(folders, failed)
     _check_data(runs)
     _check_protocol(runs)
-    contenders = tuple(_contenders(runs))
+    contenders = tuple(_contenders(runs, complete=not failed))
     _check_networks(contenders)
     scores = pd.concat([_scores(name, info) for name, info in runs.items()], ignore_index=True)
     of = {run: c.key for c in contenders for tried in c.runs_tried.values() for run in tried}
@@ -34,15 +37,33 @@ def read_results(folders: Sequence[Path], *, scored: bool = True) -> Results:
     scores["contender"], scores["chosen"] = scores["run"].map(of), scores["run"].isin(chosen)
     if scored:
         _check_scores(scores, contenders)
-    return Results(scores, contenders, runs)
+        _check_values(scores[scores["chosen"]])
+    return Results(scores, contenders, runs, failed)
 
 
-def _runs(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+def _failed(folders: Sequence[Path]) -> dict[str, str]:
+    """The cells that failed in the studies among these folders, with the reason."""
+    found = {}
+    for folder in folders:
+        cells = read_json(folder / "cells.json")
+        known = cells.get("cells") if isinstance(cells, dict) else None
+        for name, about in known.items() if isinstance(known, dict) else ():
+            if isinstance(about, dict) and about.get("status") == "failed":
+                found[str(name)] = str(about.get("error", "for an unknown reason"))
+    return found
+
+
+def _runs(folders: Sequence[Path], failed: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for folder in _expanded(folders):
+        if folder.name in failed and folder.parent.name == "runs":
+            continue
         info = read_run(folder)
         if info.get("status") != "finished":
-            raise UserError(f"{folder} is not finished; the same segcal train command goes on with it, or leave it out")
+            of_study = (folder.parent.parent / "cells.json").is_file()
+            how = "segcal study" if of_study else "segcal train"
+            raise UserError(f"{folder} is not finished; the same {how} command goes on with it, or leave it out")
+        _check_run(folder, info)
         name = folder.name if folder.name not in found else str(folder)
         if name in found or any(info["id"] == other["id"] for other in found.values()):
             raise UserError(f"{folder} is given twice, or is a copy of another run; name each run once")
@@ -60,6 +81,20 @@ def _expanded(folders: Sequence[Path]) -> Iterator[Path]:
             yield folder  # read_run says what is wrong with a folder that is no run
         else:
             yield from inside
+
+
+def _check_run(folder: Path, info: Mapping[str, Any]) -> None:
+    try:
+        known = info["settings"]["loss"]["name"] in LOSSES and info["settings"]["network"]["name"] in NETWORKS
+        whole = (
+            known
+            and isinstance(info["best"]["val_dice"], (int, float))
+            and {"name", "checksum", "classes"} <= set(info["data"])
+        )
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{folder / 'run.json'} is damaged, or of another version; train the run again, or leave it out")
 
 
 def _check_data(runs: Mapping[str, dict[str, Any]]) -> None:
@@ -84,7 +119,8 @@ def _check_protocol(runs: Mapping[str, dict[str, Any]]) -> None:
                 raise UserError(f"{name} and {other} differ in their {part} settings; compare runs of one protocol")
 
 
-def _contenders(runs: Mapping[str, dict[str, Any]]) -> Iterator[Contender]:
+def _contenders(runs: Mapping[str, dict[str, Any]], *, complete: bool) -> Iterator[Contender]:
+    """Runs as contenders; unless the study was `complete`, settings that lack a repeat of another are left out."""
     groups: dict[tuple[str, str, str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, info in runs.items():
         chosen = info["settings"]
@@ -95,7 +131,7 @@ def _contenders(runs: Mapping[str, dict[str, Any]]) -> Iterator[Contender]:
     datasets = list(dict.fromkeys(key[0] for key in groups))
     for key in sorted(groups, key=lambda k: (datasets.index(k[0]), order[k[1]], order[k[2]], k[3])):
         dataset, network, method, fixed = key
-        tried = groups[key]
+        tried = groups[key] if complete else _with_all_repeats(groups[key], runs)
         _check_repeats(method, tried, runs)
         means = {text: float(np.mean([runs[r]["best"]["val_dice"] for r in names])) for text, names in tried.items()}
         best = max(means, key=lambda text: -1.0 if math.isnan(means[text]) else means[text])
@@ -106,6 +142,15 @@ def _contenders(runs: Mapping[str, dict[str, Any]]) -> Iterator[Contender]:
             label, name = f"{label}, {NETWORKS[network].label}", f"{network} {name}"
         all_runs = {text: tuple(names) for text, names in tried.items()}
         yield Contender(name, label, dataset, network, method, best, all_runs[best], means, all_runs)
+
+
+def _with_all_repeats(tried: Mapping[str, list[str]], runs: Mapping[str, dict[str, Any]]) -> dict[str, list[str]]:
+    most = max(len({_repeat(runs[n]) for n in names}) for names in tried.values())
+    return {text: names for text, names in tried.items() if len({_repeat(runs[n]) for n in names}) == most}
+
+
+def _repeat(info: Mapping[str, Any]) -> tuple[int, int]:
+    return info["settings"]["seed"], info["settings"]["fold"]
 
 
 def _split_settings(method: str, settings: Mapping[str, Any]) -> tuple[str, str]:
@@ -126,9 +171,10 @@ def _check_repeats(method: str, tried: Mapping[str, list[str]], runs: Mapping[st
     """Repeats of a setting must differ in seed or fold, and all settings must have the same repeats."""
     repeats = {}
     for text, names in tried.items():
-        seeds = [(runs[n]["settings"]["seed"], runs[n]["settings"]["fold"]) for n in names]
+        seeds = [_repeat(runs[n]) for n in names]
         if len(set(seeds)) < len(seeds):
-            raise UserError(f"{', '.join(names)} are the same: {method} {text} with one seed; name one of them")
+            what = f"{method} {text}".strip()
+            raise UserError(f"{', '.join(names)} are the same: {what} with one seed; name one of them")
         repeats[text] = sorted(seeds)
     if len({str(value) for value in repeats.values()}) > 1:
         raise UserError(f"the settings of {method} were run with different seeds or folds; run each with the same ones")
@@ -154,6 +200,11 @@ def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
         table["value"] = np.array([float(value) for value in table["value"]])  # NaN is written "nan", which pandas refuses
     except ValueError:
         raise UserError(f"{path} holds values that are no numbers; run segcal evaluate --again on the run") from None
+    if np.isinf(table["value"]).any():
+        raise UserError(f"{path} holds infinite values; run segcal evaluate --again on the run")
+    own = {"dataset": info["data"]["name"], "method": info["settings"]["loss"]["name"]}
+    if any((table[column] != value).any() for column, value in own.items()):
+        raise UserError(f"{path} is of another run, as its data set or method says; run segcal evaluate --again on this one")
     patients = info["patients"] or {}
     table["patient"] = table["case"].map(lambda case: patients.get(case, case))
     return table.assign(seed=info["settings"]["seed"], fold=info["settings"]["fold"])
@@ -191,3 +242,20 @@ def _check_scores(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None
                 f"{c.key} ({', '.join(c.runs)}) and {other.key} ({', '.join(other.runs)}) were scored on different test "
                 f"cases; run the folds that are missing, or segcal evaluate --again"
             )
+
+
+def _check_values(scores: pd.DataFrame) -> None:
+    """Every chosen run must have the main metrics of every test case, within their range, and not all without a value."""
+    clean = scores[(scores["split"] == "test") & (scores["corruption"] == "") & (scores["calibrator"] == "")]
+    for name, rows in clean[clean["case"] != "pooled"].groupby("run"):
+        n_cases = rows["case"].nunique()
+        for metric, kinds in NEEDED.items():
+            values = rows.loc[(rows["metric"] == metric) & rows["class"].isin(kinds), "value"]
+            if len(values) < n_cases:
+                raise UserError(
+                    f"{name} lacks {METRICS[metric].label} of some test cases; run segcal evaluate --again on it"
+                )
+            if metric in ("dice", "ece") and values.isna().all():
+                raise UserError(f"{name} has no value of {METRICS[metric].label} in any test case; look at its predictions")
+            if ((values < 0) | (values > (1 if metric != "asd" else math.inf))).any():
+                raise UserError(f"{name} has values of {METRICS[metric].label} out of range; run segcal evaluate --again")

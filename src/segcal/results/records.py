@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Results:
     scores: pd.DataFrame  # scores.csv of all runs, with contender, seed, fold, patient and chosen
     contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
     runs: Mapping[str, dict[str, Any]]  # run.json of each, with "folder", and "patients" (None if unknown)
+    failed: Mapping[str, str] = field(default_factory=dict)  # cells of a study that are left out, and why
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -127,20 +128,37 @@ class Results:
         what = {"split": split, "corruption": corruption, "calibrator": calibrator}
         total: dict[str, Any] = {}
         for run in contender.runs:
-            value = read_json(Path(self.runs[run]["folder"]) / "bins.json") or {"entries": []}
-            entry = next((e for e in value["entries"] if all(e[k] == v for k, v in what.items())), None)
-            if entry is None:
-                missing = ", ".join(f"{k} {v}" for k, v in what.items() if v)
-                raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
-            part: dict[str, Any] = {kind: {k: np.array(v) for k, v in entry[kind].items()} for kind in ("top", "per_class")}
-            if "fine" in entry:
-                part["fine"] = {k: np.array(v, dtype=float) for k, v in entry["fine"].items()}
-            part |= {"voxels": np.array(entry["voxels"], dtype=float)}
-            part |= {"mean_logits": np.array(entry["mean_logits"]) * part["voxels"][:, None]}
+            part = _bins(Path(self.runs[run]["folder"]) / "bins.json", run, what)
             total = _added(total, part) if total else part
-            classes = value["classes"]
-        return total | {"mean_logits": total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None], "classes": classes}
+        sums = total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None]
+        return total | {"mean_logits": sums, "classes": self.classes(contender.dataset)}
+
+    def classes(self, dataset: str) -> list[str]:
+        """The classes of a data set, the background first."""
+        return ["background", *self.data(dataset)["classes"]]
+
+
+def _bins(path: Path, run: str, what: Mapping[str, str]) -> dict[str, Any]:
+    """One entry of `bins.json` as arrays; mean logits times voxels, so that they add."""
+    value = read_json(path)
+    if value is None and path.is_file():
+        raise UserError(f"{path} is damaged; run segcal evaluate --again on {run}")
+    try:
+        entries = (value or {"entries": []})["entries"]
+        entry = next((e for e in entries if all(e[k] == v for k, v in what.items())), None)
+        part: dict[str, Any] = {}
+        if entry is not None:
+            kinds = [kind for kind in ("top", "per_class", "fine") if kind in entry]
+            part = {kind: {k: np.array(v, dtype=float) for k, v in entry[kind].items()} for kind in kinds}
+            part["voxels"] = np.array(entry["voxels"], dtype=float)
+            part["mean_logits"] = np.array(entry["mean_logits"]) * part["voxels"][:, None]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise UserError(f"{path} is damaged; run segcal evaluate --again on {run}") from None
+    if not part:
+        missing = ", ".join(f"{k} {v}" for k, v in what.items() if v)
+        raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
+    return part
 
 
 def _added(a: Any, b: Any) -> Any:
-    return {key: _added(a[key], b[key]) for key in a} if isinstance(a, dict) else a + b
+    return {key: _added(a[key], b[key]) for key in a if key in b} if isinstance(a, dict) else a + b

@@ -51,8 +51,21 @@ def warm_up() -> None:
     """Start the server that processes are forked from; it imports what they need while this process does other things."""
     before_torch()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["segcal.study.work"])
-    with _without_ranks():
+    with _without_ranks(), _deaf_to_interrupts():
         forkserver.ensure_running()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started here ignore Ctrl-C, which this one answers with a sentence, not with their traceback."""
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -43,8 +43,11 @@ class Folder:
 
     def failures(self) -> dict[str, str]:
         """The cells that failed, with their sentences."""
-        known = (read_json(self.root / "cells.json") or {}).get("cells", {})
-        return {name: about["error"] for name, about in known.items() if about["status"] == FAILED}
+        values = read_json(self.root / "cells.json")
+        known = values.get("cells") if isinstance(values, dict) else None
+        cells = known.items() if isinstance(known, dict) else ()  # a damaged file: every cell is looked at anew
+        failed = {name: about for name, about in cells if isinstance(about, dict) and about.get("status") == FAILED}
+        return {name: str(about.get("error", "for an unknown reason")) for name, about in failed.items()}
 
     def write_cells(self, states: Mapping[str, State], failed: Mapping[str, str]) -> None:
         """Write down how far every cell is."""
