@@ -58,13 +58,40 @@ def test_formats(runs):
     page = compare(runs, "--table", "calibration", "--format", "markdown").stdout
     assert page.startswith("**Calibration: hippocampus**\n\n|  | ECE ↓ | CECE ↓ |\n")
     rows = list(csv.reader(io.StringIO(compare(runs, "--table", "calibration", "--format", "csv").stdout)))
-    assert [row[0] for row in rows] == ["Calibration: hippocampus", "CE", "FL", "MbLS"]
+    assert [row[0] for row in rows] == ["method", "CE", "FL", "MbLS"]
     latex = compare(runs, *wanted, "--format", "latex").stdout
     assert latex.count(r"\begin{tabular}") == 2
     values = json.loads(compare(runs, *wanted, "--json").stdout)
     assert [table["key"] for table in values] == ["calibration", "ranking"]
     assert [row["key"] for row in values[0]["rows"]] == ["ce", "focal", "mbls"]
     assert values[0]["rows"][2]["cells"][0]["best"] is True
+
+
+def test_several_tables_as_csv_are_told_apart(runs):
+    text = compare(runs, "--table", "calibration", "--table", "tests", "--format", "csv").stdout
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# Calibration: hippocampus",
+        "# Tests between contenders: hippocampus",
+    ]
+    assert "\npair,DSC" in text
+
+
+def test_a_file_has_every_number_and_a_narrow_screen_too(runs, monkeypatch):
+    """Without a screen a table is as wide as it needs; `COLUMNS` bounds it, by several tables below each other."""
+    table = json.loads(compare(runs, "--table", "discriminative", "--json").stdout)[0]
+    numbers = [
+        f"{cell['value']:.{d}f} ±" for row in table["rows"] for cell, d in zip(row["cells"], table["digits"], strict=True)
+    ]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = compare(runs, "--table", "discriminative").stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = compare(runs, "--table", "discriminative").stdout
+    assert (wide.count("┏"), narrow.count("┏")) == (1, 2)
+    assert max(map(len, narrow.splitlines())) <= 80
+    for text in (wide, narrow):
+        assert "…" not in text
+        assert "* is the best mean, + the second." in text
+        assert all(number in text for number in numbers)
 
 
 def test_out_holds_every_table_in_every_format(runs, tmp_path):
@@ -87,6 +114,8 @@ def test_a_calibrator_and_published_values(runs):
     assert plain["rows"][0]["cells"][0]["value"] != with_ts["rows"][0]["cells"][0]["value"]
     assert plain["rows"][0]["cells"][0]["published"] is None
     assert with_ts["rows"][0]["cells"][0]["published"] == 0.051
+    with pytest.raises(UserError, match="unknown calibrator 'foo'; choose one of ts"):
+        compare(runs, "--calibrator", "foo")
     with pytest.raises(UserError, match="ce has no test scores with lts; run segcal calibrate"):
         compare(runs, "--calibrator", "lts")
 

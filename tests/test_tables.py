@@ -7,6 +7,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from synthetic_runs import miss, scores_of, write_run
@@ -42,6 +43,12 @@ def cells_of(table):
 
 def notes(table):
     return " ".join(table.notes)
+
+
+def shown(table, **settings):
+    file = io.StringIO()
+    Console(file=file, **settings).print(to_rich(table), crop=False)
+    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +94,8 @@ def test_the_discriminative_table(study):
             assert (cell.value, cell.low, cell.high) == pytest.approx(tuple(expected.loc[row.key]))
             assert cell.n == values[row.key].count()
     assert "Mean over 12 test cases ± half of the 95% bootstrap interval over 6 patients (2,000 samples)." in table.notes
-    assert "Bold is the best mean, underlined the second." in table.notes
+    assert "Bold is the best, underlined the second, counting a missed case as the worst distance anyone had." in table.notes
+    assert "Bold is the best mean, underlined the second." in TABLES["calibration"](study).notes  # where nothing is missed
 
 
 def test_best_and_second_are_marked(study):
@@ -101,8 +109,6 @@ def test_best_and_second_are_marked(study):
 
 @pytest.mark.parametrize("metric", ["dice", "ece", "confidence_gap"])
 def test_marks_follow_the_direction_of_the_metric(metric):
-    import pandas as pd
-
     values = pd.DataFrame({"a": [-0.1], "b": [0.2], "c": [-0.3], "d": [0.2]})
     expected = {"dice": {"b": 1, "d": 1, "a": 2}, "ece": {"c": 1, "a": 2}, "confidence_gap": {"a": 1, "b": 2, "d": 2}}
     assert marks(values, metric) == expected[metric]
@@ -131,6 +137,53 @@ def test_missing_an_object_is_told_and_never_marked_as_success(tmp_path):
             assert (lost.n, lost.note) == (12, "")
     assert "(1 missed)" in to_markdown(table)
     assert "an object was missed or invented, so that it has no distance" in notes(table)
+
+
+@pytest.fixture(scope="module")
+def lossy(tmp_path_factory):
+    """CE has no ECE in c0 to c3, the hard cases; nobody has a Dice of B in c10 and c11."""
+    root = tmp_path_factory.mktemp("lossy")
+    for loss, shift in (("ce", 0.1), ("mbls", 0.0), ("ls", -0.1)):
+        scores = scores_of(CASES, "AB", shift=shift)
+        for case in CASES[:4]:
+            scores[case, "all", "ece"] = {"ce": math.nan, "mbls": 0.5, "ls": 0.9}[loss]
+        for case in CASES[10:]:
+            scores |= {(case, "B", "dice"): math.nan, (case, "B", "asd"): math.nan}
+        write_run(root, loss, loss, scores=scores, cases=CASES, patients={})
+    return read_results([root])
+
+
+def test_cases_without_a_value_are_counted_beside_the_mean(lossy):
+    table = TABLES["calibration"](lossy)
+    ce, other = cells_of(table)["ce"], cells_of(table)["mbls"]
+    assert (ce[0].n, ce[0].of, ce[0].note) == (8, 12, "4 without")
+    assert (other[0].n, other[0].of, other[0].note) == (12, 12, "")
+    assert (ce[1].n, ce[1].note) == (12, "")
+    assert "in which others have a value, but not CE." in notes(table)
+    assert "counting a case without a value as the worst value anyone had" in notes(table)
+    for text in (to_markdown(table), to_latex(table), shown(table, width=200)):
+        assert "(4 without)" in text
+        assert "Without: the number of cases" in text
+    assert next(csv.DictReader(io.StringIO(to_csv(table))))["ECE ↓ note"] == "4 without"
+
+
+def test_having_no_value_is_never_marked_as_success(lossy):
+    """CE's mean ECE is lowest only because its hard cases are missing."""
+    cells = cells_of(TABLES["calibration"](lossy))
+    assert min(cells, key=lambda key: cells[key][0].value) == "ce"
+    assert [key for key in cells if cells[key][0].best] == ["mbls"]
+    assert [key for key in cells if cells[key][1].best] == ["ce"]  # of which it has all values
+    values = pd.DataFrame({"a": [math.nan, 0.5], "b": [0.0, 0.6], "c": [0.0, 0.55]})
+    assert marks(values, "dice") == {"b": 1, "c": 2}  # not even where all others have 0
+    assert marks(values + {"a": 0.3, "b": 0.0, "c": 0.0}, "dice") == {"a": 1, "b": 2}  # best with the worst value, too
+
+
+def test_a_class_that_is_nowhere_is_told_once(lossy):
+    table = TABLES["discriminative"](lossy)
+    place = table.columns.index("B DSC ↑")
+    assert [row.cells[place].note for row in table.rows if row.key != "ce"] == ["", ""]
+    assert "Over 10 of 12 cases, as nobody has a value in the others: B DSC ↑, B ASD ↓ (mm)." in table.notes
+    assert "nobody has a value" not in notes(TABLES["calibration"](lossy))
 
 
 def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
@@ -167,7 +220,7 @@ def test_a_calibrator_applies_to_the_main_tables_or_is_refused(study):
         assert cells[0].value == cells_of(TABLES["posthoc"](study))[key][1].value
     with pytest.raises(UserError, match="ls1 has no test scores with lts; run segcal calibrate .*ls1 --with lts first"):
         TABLES["calibration"](study, calibrator="lts")
-    with pytest.raises(UserError, match="unknown calibrator 'xx'"):
+    with pytest.raises(UserError, match="unknown calibrator 'xx'; choose one of ts, lts, vs"):
         TABLES["calibration"](study, calibrator="xx")
 
 
@@ -212,6 +265,14 @@ def test_selection_shows_every_setting_that_was_tried(study):
     assert found["LS, alpha=0.2"] == (0.6, False)
     assert found["MbLS, margin=8"] == (0.8, True)
     assert "test cases had no say" in notes(table)
+
+
+def test_settings_are_in_the_order_of_their_numbers(tmp_path):
+    for margin in (20.0, 5.0, 10.0, 0.5):
+        write_run(tmp_path, f"m{margin}", "mbls", settings={"margin": margin})
+    table = TABLES["selection"](read_results([tmp_path]))
+    assert [row.label for row in table.rows] == [f"MbLS, margin={m}" for m in ("0.5", "5", "10", "20")]
+    assert to_csv(table).startswith("setting,")
 
 
 def test_the_ranking_table_is_that_of_the_ranking(study):
@@ -311,7 +372,7 @@ def test_a_metric_without_any_value(tmp_path):
     found = read_results([tmp_path])
     table = TABLES["discriminative"](found)
     for key in ("ce", "mbls"):
-        assert cells_of(table)[key][1] == Cell(note="12 missed")
+        assert cells_of(table)[key][1] == Cell(note="12 missed", of=12)
     assert table.text(table.rows[0].cells[1], 1) == "— (12 missed)"
     assert "mean ASD ↓ (mm) has no value in any case." in table.notes
     ranking = TABLES["ranking"](found)
@@ -394,7 +455,7 @@ ODD = Table(
 
 def test_latex_is_escaped_and_complete():
     text = to_latex(ODD)
-    assert r"\caption{100 \% of a\_b \& \#c | [d]}" in text
+    assert r"\caption{100 \% of a\_b \& \#c \textbar{} [d]}" in text
     assert r"CE \& \{Dice\} & \textbf{0.12 $\pm$ 0.05} [0.20] & -1.0 (2 missed) [0.5] \\" in text
     assert r"LS & \underline{---} & 2.0 \\" in text
     assert r"& DSC $\uparrow$ & gap $\to$0 \\" in text
@@ -406,6 +467,15 @@ def test_latex_is_escaped_and_complete():
     assert text.isascii()
     for rule in ("toprule", "midrule", "bottomrule"):
         assert f"\\{rule}" in text
+
+
+@pytest.mark.parametrize(("n", "scaled"), [(6, False), (7, True), (12, True)])
+def test_wide_latex_is_scaled_to_the_page(n, scaled):
+    text = to_latex(Table("t", "p < 0.05 > 0", tuple(f"c{i}" for i in range(n)), (Row("a", (Cell(1.0),) * n),)))
+    assert text.splitlines()[0] == r"% needs \usepackage{booktabs}" + scaled * r" and \usepackage{graphicx}"
+    assert (r"\resizebox{\linewidth}{!}{%" in text, "\\end{tabular}}\n" in text) == (scaled, scaled)
+    assert text.count("{") == text.count("}")
+    assert r"p \textless{} 0.05 \textgreater{} 0" in text
 
 
 def test_markdown_has_a_cell_per_column():
@@ -433,7 +503,7 @@ def test_csv_reads_back_to_the_same_numbers(study):
     table = TABLES["discriminative"](study, published=True)
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     for row, read in zip(table.rows, rows, strict=True):
-        assert read[table.title] == row.label
+        assert read["method"] == row.label
         for name, cell in zip(table.columns, row.cells, strict=True):
             assert float(read[name]) == cell.value
             assert (float(read[f"{name} low"]), int(read[f"{name} n"])) == (cell.low, cell.n)
@@ -441,13 +511,41 @@ def test_csv_reads_back_to_the_same_numbers(study):
 
 
 def test_the_terminal_shows_marks_and_notes():
-    file = io.StringIO()
-    Console(file=file, force_terminal=True, width=100, color_system="standard").print(to_rich(ODD))
-    text = file.getvalue()
+    text = shown(ODD, force_terminal=True, width=100, color_system="standard")
     assert "\x1b[1m0.12 ± 0.05\x1b[0m [0.20]" in text
     assert "\x1b[4m—\x1b[0m" in text
     assert "[d]" in text  # no markup
     assert "a_note with 5 % | more" in text
+
+
+def test_without_styles_marks_are_signs_and_the_notes_say_so(study):
+    assert "0.12 ± 0.05* [0.20]" in shown(ODD, width=100)
+    assert "—+" in shown(ODD, width=100)
+    for table in all_tables(study):
+        plain, styled = shown(table, width=400), shown(table, width=400, force_terminal=True, color_system="standard")
+        marked = any(cell.best for row in table.rows for cell in row.cells)
+        assert "Bold" not in plain
+        assert "underlined" not in plain
+        assert ("* is the " in plain or "*: below" in plain) == marked or table.key == "tests"
+        assert ("Bold" in styled) == (marked or table.key == "tests")
+    assert "* is the best mean, + the second." in shown(TABLES["calibration"](study), width=100)
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 120, 10_000])
+@pytest.mark.parametrize("styled", [False, True])
+def test_no_number_is_cut_at_any_width(study, width, styled):
+    for table in all_tables(study, published=True):
+        text = shown(table, width=width, **({"force_terminal": True, "color_system": "standard"} if styled else {}))
+        text = re.sub(r"\x1b\[\d*m", "", text)
+        assert "…" not in text
+        frames = [line for line in text.splitlines() if line and line[0] in "┃│┏┡└├"]
+        assert width < 80 or max(map(len, frames)) <= width
+        lines = " ".join(frames)
+        for i in range(len(table.columns)):
+            for row in table.rows:
+                assert f" {table.text(row.cells[i], i)}" in lines
+        for row in table.rows if width >= 80 else ():
+            assert text.count(f"│ {row.label} ") >= text.count("┏")  # the labels are in every part
 
 
 def test_json_holds_everything(study):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,8 @@ from rich.table import Table
 
 from segcal.cli.app import AsJson, app, show
 from segcal.hardware import before_torch
+
+AS_WIDE_AS_NEEDED = 10_000  # a file has no width
 
 
 @app.command(epilog="Example: segcal compare runs/ce runs/mbls --table calibration --format latex")
@@ -44,7 +47,10 @@ def compare(
     if as_json:
         show([one.values() for one in tables], Table(), as_json)
     elif format == "terminal":
+        known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+        console = Console(width=None if known else AS_WIDE_AS_NEEDED)
         for one in tables:
-            Console().print(to_rich(one), "")
+            console.print(to_rich(one), "", crop=False)
     else:
-        print("\n".join(FORMATS[format][1](one) for one in tables), end="")
+        titled = format == "csv" and len(tables) > 1  # else nothing tells them apart
+        print("\n".join(f"# {one.title}\n" * titled + FORMATS[format][1](one) for one in tables), end="")

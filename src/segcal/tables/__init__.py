@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from segcal.calibrators import CALIBRATORS
 from segcal.results import Results
 from segcal.tables.means import backbones, calibration, discriminative, penalty, posthoc, robustness, selection
 from segcal.tables.ranks import ranking, tests
 from segcal.tables.records import NONE, Cell, Row, Table, stacked
-from segcal.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown, to_rich
+from segcal.tables.terminal import to_rich
+from segcal.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
 
 __all__ = ["FORMATS", "NEEDS", "NONE", "TABLES", "Cell", "Maker", "Row", "Table", "all_tables", "save_tables", "to_csv"]
@@ -33,6 +35,7 @@ def _per_dataset(make: Callable[[Results, str, str, bool], Table | None]) -> Mak
     def maker(
         results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False
     ) -> Table | None:
+        _check(calibrator)
         names = results.datasets if dataset is None else (dataset,)
         for name in names:
             check_choice("data set", name, results.datasets)
@@ -44,7 +47,13 @@ def _per_dataset(make: Callable[[Results, str, str, bool], Table | None]) -> Mak
 
 
 def _ranking(results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False) -> Table | None:
+    _check(calibrator)
     return ranking(results, dataset, calibrator=calibrator)
+
+
+def _check(calibrator: str) -> None:
+    if calibrator:  # none is no choice to offer
+        check_choice("calibrator", calibrator, tuple(CALIBRATORS))
 
 
 TABLES: dict[str, Maker] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -11,12 +12,13 @@ import pandas as pd
 from segcal.calibrators import CALIBRATORS
 from segcal.metrics import METRICS
 from segcal.published import published, published_datasets
-from segcal.ranking import MAIN, bootstrap_means, counted, ranks
+from segcal.ranking import MAIN, bootstrap_means, ranks
 from segcal.results import MAIN_NETWORK, Contender, Results
 from segcal.tables.records import Cell, Row
 
 DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
 N_SAMPLES, LEVEL = 2000, 0.95
+MISSED, WITHOUT, NOT_SCORED = "missed", "without", "not scored"  # what the note of a cell says
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,18 @@ def _cells(results: Results, contenders: Sequence[Contender], column: Column, wi
     values = values[keys]
     means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
     cells = {key: _cell(row, int(values[key].count())) for key, row in zip(keys, means.to_numpy().tolist(), strict=True)}
+    missed = pd.DataFrame(False, values.index, keys)
     if METRICS[column.metric].of == "surfaces":
-        missed = results.per_case(dataset, "missed", column.kind, **column.condition)
-        for key in keys:
-            n_missed = int((missed[key] > 0).sum())
-            cells[key] = replace(cells[key], note=f"{n_missed} missed" if n_missed else "")
+        missed = results.per_case(dataset, "missed", column.kind, **column.condition)[keys].reindex(values.index) > 0
+    there = (values.notna() | missed).any(axis=1)  # where nobody has a value there is nothing to have one of
+    for key in keys:
+        n_missed, n_without = int(missed[key].sum()), int((there & values[key].isna() & ~missed[key]).sum())
+        told = (f"{n} {word}" for n, word in ((n_missed, MISSED), (n_without, WITHOUT)) if n)
+        cells[key] = replace(cells[key], note=", ".join(told), of=int(there.sum()))
     for key, mark in marks(values, column.metric).items():
         cells[key] = replace(cells[key], best=mark == 1, second=mark == 2)
     for c in contenders:
-        cells.setdefault(c.key, Cell(note="not scored"))
+        cells.setdefault(c.key, Cell(note=NOT_SCORED))
         if with_published:
             cells[c.key] = replace(cells[c.key], published=paper_value(c, column))
     return cells
@@ -95,9 +100,10 @@ def _cell(row: Sequence[float], n: int) -> Cell:
 def marks(values: pd.DataFrame, metric: str) -> dict[str, int]:
     """1 for the contenders with the best mean and 2 for the second best; none if all are alike, no second of two.
 
-    Who missed an object has no value there; for the marks that counts as the worst value that anyone had.
+    Who has no value where others have one, such as the distance of an object that was missed, has the worst value that
+    anyone had, for the marks.
     """
-    means = counted(values, metric).mean()
+    means = _worst_filled(values, metric).mean()
     found = ranks(means.to_frame().T, metric)
     if not len(found) or found.iloc[0].nunique() < 2:
         return {}
@@ -105,6 +111,14 @@ def marks(values: pd.DataFrame, metric: str) -> dict[str, int]:
     return {
         str(key): places.index(rank) + 1 for key, rank in found.iloc[0].items() if rank in places and values[key].count()
     }
+
+
+def _worst_filled(values: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Stricter than an order of ranks: no value is never taken for a success, not even where others have a Dice of 0."""
+    known = values.dropna(how="all")
+    flat = [x for x in known.to_numpy().ravel().tolist() if not math.isnan(x)]
+    badness: dict[str, Callable[[float], float]] = {"higher": lambda x: -x, "lower": lambda x: x, "zero": abs}
+    return known.fillna(max(flat, key=badness[METRICS[metric].better])) if flat else known
 
 
 def paper_value(contender: Contender, column: Column) -> float | None:
@@ -126,16 +140,23 @@ def notes_on(
     """The sentences under a table of means: over what, the interval, the marks, what is missing."""
     dataset = contenders[0].dataset
     cells = [cell for row in rows for cell in row.cells]
-    lines = [*_basis(results, contenders), *_marked(contenders, cells)]
-    for i, column in enumerate(columns):
-        if all(row.cells[i].value is None and row.cells[i].note != "not scored" for row in rows):
-            lines.append(f"{column.header} has no value in any case.")
-    if any("missed" in cell.note for cell in cells):
+    lines = [
+        *_basis(results, contenders),
+        *_marked(contenders, cells),
+        *_fewer(len(_cases(results, dataset)), rows, columns),
+    ]
+    if any(MISSED in cell.note for cell in cells):
         lines.append(
             "Missed: the number of cases in which an object was missed or invented, so that it has no distance. The mean is "
-            "over the other cases; for the marks such a case counts as the worst distance that anyone had."
+            "over the other cases."
         )
-    if any(cell.note == "not scored" for cell in cells):
+    lacking = dict.fromkeys(row.label for row in rows for cell in row.cells if WITHOUT in cell.note)
+    if lacking:
+        lines.append(
+            f"Without: the number of cases in which others have a value, but not {', '.join(lacking)}. The mean is over the "
+            "other cases, so it is not of the same cases as theirs."
+        )
+    if any(cell.note == NOT_SCORED for cell in cells):
         lines.append("Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them.")
     if with_published:
         lines += _published(dataset, cells, any(METRICS[c.metric].of == "surfaces" for c in columns))
@@ -144,8 +165,7 @@ def notes_on(
 
 def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
     dataset = contenders[0].dataset
-    rows = results.rows()
-    cases = rows.loc[rows["dataset"] == dataset, "case"].unique()
+    cases = _cases(results, dataset)
     n_cases, n_patients = len(cases), results.patients(dataset).reindex(cases).nunique()
     if n_patients < 2:
         what = "One test case only" if n_cases == 1 else f"{n_cases} test cases of one patient only"
@@ -167,9 +187,36 @@ def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
 def _marked(contenders: Sequence[Contender], cells: Sequence[Cell]) -> list[str]:
     if len(contenders) < 2:
         return [f"{contenders[0].label} is the only contender: no marks and no ranks."]
-    if any(cell.second for cell in cells):
-        return ["Bold is the best mean, underlined the second."]
-    return ["Bold is the better mean."] if any(cell.best for cell in cells) else []
+    if not any(cell.best for cell in cells):
+        return []
+    missed, without = (any(word in cell.note for cell in cells) for word in (MISSED, WITHOUT))
+    plain = not (missed or without)
+    mean = " mean" if plain else ""
+    line = f"Bold is the best{mean}, underlined the second" if any(c.second for c in cells) else f"Bold is the better{mean}"
+    if not plain:
+        what = " or ".join(["a missed case"] * missed + ["a case without a value"] * without)
+        line += f", counting {what} as the worst {'value' if without else 'distance'} anyone had"
+    return [f"{line}."]
+
+
+def _cases(results: Results, dataset: str) -> list[str]:
+    rows = results.rows()
+    return list(rows.loc[rows["dataset"] == dataset, "case"].unique())
+
+
+def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    """What to say of columns that nobody has a value of in some cases, such as of a class that is not there."""
+    lines, found = [], defaultdict(list)
+    for i, column in enumerate(columns):
+        scored = [row.cells[i] for row in rows if row.cells[i].note != NOT_SCORED]
+        if len(scored) == len(rows) and all(cell.value is None for cell in scored):
+            lines.append(f"{column.header} has no value in any case.")
+        elif any(cell.of < n_cases for cell in scored):
+            counts = {str(f(cell.of for cell in scored)): None for f in (min, max)}  # a block may have fewer than another
+            found[" to ".join(counts)].append(column.header)
+    for n, headers in found.items():
+        lines.append(f"Over {n} of {n_cases} cases, as nobody has a value in the others: {', '.join(headers)}.")
+    return lines
 
 
 def _published(dataset: str, cells: Sequence[Cell], distances: bool) -> list[str]:

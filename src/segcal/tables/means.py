@@ -156,11 +156,24 @@ def selection(results: Results, dataset: str, calibrator: str, with_published: b
     rows = tuple(
         Row(f"{c.label}, {text}", (_tried(c, text, value),), f"{c.key} {text}")
         for c in contenders
-        for text, value in c.tried.items()
+        for text, value in sorted(c.tried.items(), key=lambda tried: _by_number(tried[0]))
     )
     header = f"validation {METRICS['dice'].label} {METRICS['dice'].arrow}"
     notes = ("Bold is the setting that stands for its method everywhere else; test cases had no say in it.",)
-    return Table("selection", f"Settings chosen on validation: {dataset}", (header,), rows, notes, (4,), dataset)
+    title = f"Settings chosen on validation: {dataset}"
+    return Table("selection", title, (header,), rows, notes, (4,), dataset, "setting")
+
+
+def _by_number(setting: str) -> list[tuple[str, float, str]]:
+    """A place among settings such as "margin=10": by the number where it is one."""
+    found = []
+    for part in setting.split():
+        name, _, value = part.partition("=")
+        try:
+            found.append((name, float(value), ""))
+        except ValueError:
+            found.append((name, math.inf, value))
+    return found
 
 
 def _tried(contender: Contender, setting: str, value: float) -> Cell:

@@ -33,10 +33,13 @@ def ranking(results: Results, dataset: str | None = None, *, calibrator: str = "
     rows = _overall(found, metrics) if len(found) > 1 else []
     for one in found:
         rows += _rows(one, metrics, one.dataset if len(found) > 1 else "")
+    notes = _notes(found)
+    if any(cell.best for row in rows for cell in row.cells):
+        notes.append("Bold is the best of a column.")
     title = calibrated("Ranks", calibrator)
     digits = (*(1 for _ in metrics), 1, 2, *(0 for _ in range(len(metrics) + 1)))
     only = found[0].dataset if len(found) == 1 else ""
-    return Table("ranking", f"{title}: {', '.join(names)}", tuple(columns), tuple(rows), tuple(_notes(found)), digits, only)
+    return Table("ranking", f"{title}: {', '.join(names)}", tuple(columns), tuple(rows), tuple(notes), digits, only)
 
 
 def _rows(one: Ranking, metrics: Sequence[str], block: str) -> list[Row]:
@@ -121,4 +124,5 @@ def tests(results: Results, dataset: str, calibrator: str, with_published: bool)
     if hopeless:
         notes.append(f"{', '.join(hopeless)}: too few patients for any difference to be significant.")
     title = calibrated("Tests between contenders", calibrator)
-    return Table("tests", f"{title}: {dataset}", tuple(columns), tuple(rows), tuple(notes), (4, -2) * len(metrics), dataset)
+    digits = (4, -2) * len(metrics)
+    return Table("tests", f"{title}: {dataset}", tuple(columns), tuple(rows), tuple(notes), digits, dataset, "pair")

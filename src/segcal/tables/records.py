@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,8 @@ class Cell:
     best: bool = False  # in its column and block
     second: bool = False
     published: float | None = None  # what the paper has here
-    note: str = ""  # "2 missed"
+    note: str = ""  # "2 missed", "6 without"
+    of: int = 0  # in how many cases anyone compared has a value or missed the object
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Table:
     notes: tuple[str, ...] = ()
     digits: tuple[int, ...] = ()  # decimals of each column; below 0: that many significant digits
     dataset: str = ""  # empty where there are several
+    first: str = "method"  # what the labels of the rows are
 
     def text(self, cell: Cell, column: int) -> str:
         """A cell as plain text: the mean, half its interval, what is to be said of it.
@@ -72,6 +74,12 @@ class Table:
         return asdict(self)
 
 
+def blocks(table: Table) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of each block, under its heading."""
+    for block in dict.fromkeys(row.block for row in table.rows):
+        yield block, [row for row in table.rows if row.block == block]
+
+
 def stacked(tables: Sequence[Table]) -> Table | None:
     """Tables of several data sets as one, a block per data set; its columns are those of all. `None` for no table."""
     if len(tables) < 2:
@@ -87,4 +95,5 @@ def stacked(tables: Sequence[Table]) -> Table | None:
     title = f"{what}: {', '.join(t.dataset for t in tables)}"
     notes = tuple(f"{t.dataset}: {note}" for t in tables for note in t.notes if not all(note in o.notes for o in tables))
     shared = tuple(note for note in tables[0].notes if all(note in t.notes for t in tables))
-    return Table(tables[0].key, title, tuple(columns), tuple(rows), (*shared, *notes), tuple(columns.values()))
+    digits = tuple(columns.values())
+    return Table(tables[0].key, title, tuple(columns), tuple(rows), (*shared, *notes), digits, first=tables[0].first)

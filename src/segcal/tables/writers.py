@@ -1,48 +1,22 @@
-"""Tables as text: for the terminal, spreadsheets, pages and papers. `FORMATS` holds them by key."""
+"""Tables as text: for spreadsheets, pages and papers. `FORMATS` holds them by key."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.table import Table as Shown
-from rich.text import Text
-
 from segcal.store import read_json, whole_or_not, write_json
-from segcal.tables.records import Cell, Row, Table
+from segcal.tables.records import Cell, Table, blocks
 from segcal.types import UserError
 
 INDEX = "tables.json"
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {c: f"\\{c}" for c in "&%$#_{}"}
 LATEX |= {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "±": r"$\pm$", "−": "$-$", "—": "---", "σ": r"$\sigma$"}
-
-
-def to_rich(table: Table) -> Shown:
-    """For the terminal: best in bold, second underlined, notes below."""
-    shown = Shown(title=Text(table.title), caption=Text("\n".join(table.notes)), caption_justify="left")
-    shown.add_column("")
-    for name in table.columns:
-        shown.add_column(Text(name), justify="right")
-    for block, rows in _blocks(table):
-        if block:
-            shown.add_section()
-            shown.add_row(Text(block, style="italic"))
-        for row in rows:
-            shown.add_row(Text(row.label), *(_styled(table, cell, i) for i, cell in enumerate(row.cells)))
-    return shown
-
-
-def _styled(table: Table, cell: Cell, column: int) -> Text:
-    style = "bold" if cell.best else "underline" if cell.second else ""
-    return Text.assemble((table.text(cell, column), style), table.paper(cell, column))  # no style beyond our own value
-
-
-def _blocks(table: Table) -> Iterator[tuple[str, list[Row]]]:
-    for block in dict.fromkeys(row.block for row in table.rows):
-        yield block, [row for row in table.rows if row.block == block]
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+WIDE = 8  # columns, from which a table is scaled to the width of a page
 
 
 def to_csv(table: Table) -> str:
@@ -52,15 +26,15 @@ def to_csv(table: Table) -> str:
         [part for part in parts if any(getattr(row.cells[i], part) not in (None, 0, "") for row in table.rows)]
         for i in range(len(table.columns))
     ]
-    blocks = ["block"] if any(row.block for row in table.rows) else []
-    head = [table.title, *blocks]
+    block = ["block"] if any(row.block for row in table.rows) else []
+    head = [table.first, *block]
     for name, own in zip(table.columns, used, strict=True):
         head += [name, *(f"{name} {parts[part]}" for part in own)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
     for row in table.rows:
-        line: list[object] = [row.label, *([row.block] if blocks else [])]
+        line: list[object] = [row.label, *([row.block] if block else [])]
         for cell, own in zip(row.cells, used, strict=True):
             line += [cell.value, *(getattr(cell, part) for part in own)]
         writer.writerow(line)
@@ -77,7 +51,7 @@ def to_markdown(table: Table) -> str:
 
     lines = [f"**{_markdown(table.title)}**", ""]
     lines += [_line("", *map(_markdown, table.columns)), _line("---", *("---:" for _ in table.columns))]
-    for block, rows in _blocks(table):
+    for block, rows in blocks(table):
         if block:
             lines.append(_line(f"*{_markdown(block)}*", *("" for _ in table.columns)))
         lines += [_line(_markdown(row.label), *(cell_text(c, i) for i, c in enumerate(row.cells))) for row in rows]
@@ -100,17 +74,20 @@ def to_latex(table: Table) -> str:
         marked = rf"\textbf{{{text}}}" if cell.best else rf"\underline{{{text}}}" if cell.second else text
         return marked + _latex(table.paper(cell, column))
 
-    lines = ["% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
-    lines += [rf"\label{{tab:{_plain(table)}}}", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    scaled = len(table.columns) + 1 >= WIDE
+    needs = r"% needs \usepackage{booktabs}" + (r" and \usepackage{graphicx}" if scaled else "")
+    lines = [needs, r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
+    lines += [rf"\label{{tab:{_plain(table)}}}", *([r"\resizebox{\linewidth}{!}{%"] if scaled else [])]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
     lines += [" & ".join(["", *map(_latex, table.columns)]).strip() + r" \\", r"\midrule"]
-    for i, (block, rows) in enumerate(_blocks(table)):
+    for i, (block, rows) in enumerate(blocks(table)):
         if i:
             lines.append(r"\midrule")
         if block:
             lines.append(rf"\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\emph{{{_latex(block)}}}}} \\")
         for row in rows:
             lines.append(" & ".join([_latex(row.label), *(cell_text(c, j) for j, c in enumerate(row.cells))]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if scaled else "")]
     if table.notes:
         lines += [r"\par\smallskip\footnotesize", _latex(" ".join(table.notes))]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
