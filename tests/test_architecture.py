@@ -16,7 +16,19 @@ FLOORS = {
     4: {"tables", "ranking", "figures"},
     3: {"study"},
     2: {"training", "inference", "evaluation", "posthoc", "prediction", "results"},
-    1: {"losses", "metrics", "calibrators", "networks", "corruptions", "data", "config", "store", "hardware", "provenance", "published"},
+    1: {
+        "losses",
+        "metrics",
+        "calibrators",
+        "networks",
+        "corruptions",
+        "data",
+        "config",
+        "store",
+        "hardware",
+        "provenance",
+        "published",
+    },
     0: {"types"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

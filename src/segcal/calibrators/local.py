@@ -31,7 +31,7 @@ Weights = dict[str, Tensor]
 def lts(batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float = 0.01, seed: int = 0) -> Fitted:
     """Fit the temperature network by Adam on the NLL, a step per batch; the epoch of least NLL on these data is kept.
 
-    Few batches are gone through more often, until `least_steps` are done: three validation cases are no reason to stop early.
+    Few batches are gone through more often, until `least_steps` are done: three cases are no reason to stop early.
     Never worse than uncalibrated logits on the data that it is fitted on, and it cannot change the label map.
 
     >>> logits, labels = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6), torch.zeros(4, 6, 6).long()
