@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,7 @@ def _finished(
 ) -> Figure:
     """Axis labels at the edges, empty places emptied, a legend, and who is missing."""
     rows, columns = axes.shape[0] // 2, axes.shape[1]
+    _same_height([axes[2 * (i // columns) + 1, i % columns] for i in range(n)])
     for row, column in np.ndindex(rows, columns):
         top, bottom = axes[2 * row : 2 * row + 2, column]
         place = row * columns + column
@@ -153,6 +155,14 @@ def _draw_bars(
 def _plain_ticks(ax: Axes) -> None:
     ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     ax.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+
+
+def _same_height(counts: Sequence[Axes]) -> None:
+    """One scale for all counts, as high as the highest bar needs."""
+    highest = max((float(ax.dataLim.y1) for ax in counts), default=1.0)
+    top = min(1.0, max(0.1, math.ceil(10 * highest) / 10))
+    for ax in counts:
+        ax.set(ylim=(0, top), yticks=[0, top])
 
 
 def draw_counts(ax: Axes, bins: BinSums, key: str) -> None:
