@@ -280,7 +280,6 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
 
     refused(with_rows("inf", of("asd", "inf")), "holds infinite values; run segcal evaluate --again")
     refused(with_rows("nan", of("dice", "nan")), "a has no value of DSC in any test case; look at its predictions")
-    refused(with_rows("high", of("ece", "7")), "a has values of ECE out of range")
     refused(with_rows("lacks", lambda row: None if row["metric"] == "cece" else row), "a lacks CECE of some test cases")
     refused(with_rows("other", lambda row: row | {"method": "focal"}), "is of another run, as its data set or method says")
 
