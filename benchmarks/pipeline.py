@@ -21,7 +21,7 @@ from benchmarks.measure import Row, time_row, times
 from segcal import calibrators, training
 from segcal.config import RunSettings, run_settings
 from segcal.data.prepare import prepare
-from segcal.evaluation import _case_rows, _logit_sums
+from segcal.evaluation import _case_rows, _logit_sums, fine_bins
 from segcal.hardware import channels_last, keep_pages
 from segcal.inference import Run, volume_logits
 from segcal.losses import Criterion
@@ -103,6 +103,7 @@ def evaluation_row() -> Row:
     def score() -> None:
         bins = reliability(logits, labels)
         _logit_sums(logits, labels)
+        fine_bins(logits, labels)
         _case_rows("case", logits, labels, bins, run, [2.0, 1.0, 1.0])
 
     return time_row(

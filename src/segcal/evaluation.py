@@ -220,10 +220,9 @@ def fine_bins(logits: Tensor, label: Tensor) -> Tensor:
 
     Fifteen bins are enough for ECE; the risk among the surest voxels needs to tell 0.95 from 0.99.
     """
-    inside = (label > 0).flatten()  # IGNORE is negative
-    wanted = logits.movedim(1, -1).reshape(-1, logits.shape[1])[inside]  # (voxels, K)
-    conf, pred = torch.softmax(wanted.float(), 1).max(1)
-    hit = (pred == label.flatten()[inside]).double()
+    z, y, x = (label > 0).nonzero(as_tuple=True)  # IGNORE is negative
+    conf, pred = torch.softmax(logits[z, :, y, x].float(), 1).max(1)  # (voxels, K)
+    hit = (pred == label[z, y, x]).double()
     index = (conf * FINE).long().clamp(max=FINE - 1)
     return torch.stack([torch.bincount(index, minlength=FINE).double(), torch.bincount(index, hit, FINE)])
 
