@@ -220,11 +220,11 @@ def fine_bins(logits: Tensor, label: Tensor) -> Tensor:
 
     Fifteen bins are enough for ECE; the risk among the surest voxels needs to tell 0.95 from 0.99.
     """
-    z, y, x = (label > 0).nonzero(as_tuple=True)  # IGNORE is negative
-    conf, pred = torch.softmax(logits[z, :, y, x].float(), 1).max(1)  # (voxels, K)
-    hit = (pred == label[z, y, x]).double()
-    index = (conf * FINE).long().clamp(max=FINE - 1)
-    return torch.stack([torch.bincount(index, minlength=FINE).double(), torch.bincount(index, hit, FINE)])
+    conf, pred = torch.softmax(logits.float(), 1).max(1)  # (D, H, W)
+    index = (conf * FINE).int().clamp_(max=FINE - 1) + FINE * (pred == label)
+    counts = torch.bincount(index[label > 0], minlength=2 * FINE).double()  # first the misses, then the hits; IGNORE is < 0
+    misses, hits = counts[:FINE], counts[FINE:]
+    return torch.stack([misses + hits, hits])
 
 
 def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
