@@ -21,7 +21,7 @@ from benchmarks.measure import Row, time_row, times
 from segcal import calibrators, training
 from segcal.config import RunSettings, run_settings
 from segcal.data.prepare import prepare
-from segcal.evaluation import _case_rows, _logit_sums, fine_bins
+from segcal.evaluation import FINE, _case_rows, _logit_sums
 from segcal.hardware import channels_last, keep_pages
 from segcal.inference import Run, volume_logits
 from segcal.losses import Criterion
@@ -101,10 +101,9 @@ def evaluation_row() -> Row:
     run, image = a_run(logits.shape[1]), torch.rand(30, 1, 192, 192)
 
     def score() -> None:
-        bins = reliability(logits, labels)
+        bins = reliability(logits, labels, n_bins=FINE)
         _logit_sums(logits, labels)
-        fine_bins(logits, labels)
-        _case_rows("case", logits, labels, bins, run, [2.0, 1.0, 1.0])
+        _case_rows("case", logits, labels, bins.coarser(), run, [2.0, 1.0, 1.0])
 
     return time_row(
         "all metrics of a volume (30, 192, 192), 5 classes", "inference, width 8", score, lambda: run.logits(image), 0.2, 5

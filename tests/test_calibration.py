@@ -108,6 +108,24 @@ def test_agrees_with_scikit_learn():
 # Laws -----------------------------------------------------------------------------------------------------------------
 
 
+@given(st.integers(0, 2**31), st.sampled_from([(15, 67), (10, 7), (1, 3)]))
+def test_joining_bins_is_counting_with_fewer(seed, shape):
+    n_bins, times = shape
+    torch.manual_seed(seed)
+    edges = torch.randint(0, 2 * n_bins + 1, (200,)) / (2 * n_bins)  # many confidences on or beside an edge
+    probs, y = torch.stack([edges, 1 - edges], 1), torch.randint(0, 2, (200,))
+    joined = reliability_of_probs(probs, y, n_bins=n_bins * times).coarser(n_bins)
+    whole = reliability_of_probs(probs, y, n_bins=n_bins)
+    assert torch.equal(joined.top.count, whole.top.count)
+    assert torch.equal(joined.classes.count, whole.classes.count)
+    torch.testing.assert_close(values(joined), values(whole), equal_nan=True)
+
+
+def test_bins_that_do_not_join():
+    with pytest.raises(UserError, match="10 bins cannot be joined into 3; choose a divisor"):
+        reliability(*example(), n_bins=10).coarser(3)
+
+
 @given(st.integers(0, 2**31), st.integers(1, 5), st.sampled_from(metrics.MASKS))
 def test_merging_is_concatenation(seed, cut, mask):
     torch.manual_seed(seed)

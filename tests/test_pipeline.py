@@ -18,7 +18,7 @@ from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
-from segcal.evaluation import evaluate, fine_bins
+from segcal.evaluation import evaluate
 from segcal.inference import open_run, volume_logits
 from segcal.posthoc import cache_logits, calibrate
 from segcal.prediction import grouped, predict, summary
@@ -292,21 +292,21 @@ def test_half_of_the_scores_is_not_taken_for_all(run):
 
 
 def test_fine_bins_are_counted_like_a_loop(run, cases):
-    image, label = volume(cases, cases.split("test")[0])
-    logits = run.logits(image)
-    label[0, :3] = -100
-    count, hit = fine_bins(logits, label).tolist()
-    probs = torch.softmax(logits, 1)
-    want = [[0, 0] for _ in count]
-    for z, y, x in (label > 0).nonzero().tolist():
-        conf, pred = probs[z, :, y, x].max(0)
-        want[min(int(conf * len(count)), len(count) - 1)][0] += 1
-        want[min(int(conf * len(count)), len(count) - 1)][1] += int(pred == label[z, y, x])
-    assert [list(pair) for pair in zip(count, hit, strict=True)] == want
     evaluate(run)
     entry = json.loads((run.root / "bins.json").read_text())["entries"][0]
-    assert sum(entry["fine"]["count"]) == sum(entry["top"]["count"])
-    assert sum(entry["fine"]["hit"]) == sum(entry["top"]["hit"])
+    count, hit = entry["fine"]["count"], entry["fine"]["hit"]
+    want = [[0, 0] for _ in range(1005)]
+    for id in cases.split("test"):
+        image, label = volume(cases, id)
+        probs = torch.log_softmax(run.logits(image), 1).exp()
+        for z, y, x in (label > 0).nonzero().tolist():
+            conf, pred = probs[z, :, y, x].max(0)
+            place = math.ceil(conf.item() * len(want)) - 1
+            want[place][0] += 1
+            want[place][1] += int(pred == label[z, y, x])
+    assert [list(pair) for pair in zip(count, hit, strict=True)] == want
+    assert [sum(count[i : i + 67]) for i in range(0, 1005, 67)] == entry["top"]["count"]
+    assert [sum(hit[i : i + 67]) for i in range(0, 1005, 67)] == entry["top"]["hit"]
 
 
 def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):

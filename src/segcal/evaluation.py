@@ -6,7 +6,6 @@ Memory does not depend on the number of cases: what is kept of a case are its ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,14 @@ from segcal import calibrators
 from segcal.corruptions import CORRUPTIONS, case_seed, corrupt, parse
 from segcal.data.slices import volume
 from segcal.inference import Run
-from segcal.metrics import METRICS, Reliability, cece, confusion, label_map, reliability, surfaces
+from segcal.metrics import METRICS, N_BINS, Reliability, cece, confusion, label_map, reliability, surfaces
 from segcal.store import CaseSet, alone, open_cases, read_json, read_rows, write_json, write_rows
 from segcal.types import IGNORE, UserError, check_choice
 
 Progress = Callable[[int, int], None]
-FINE = 1000  # bins of confidence for risk and coverage
+FINE = (
+    67 * N_BINS
+)  # bins that are counted; ECE joins them, and the risk among the surest voxels needs to tell 0.95 from 0.99
 POOLED, ALL, MEAN = "pooled", "all", "mean"
 COLUMNS = ("split", "corruption", "calibrator", "case", "class", "metric", "value")
 REGION = "{} (region)"
@@ -78,7 +79,7 @@ def _evaluate(
     common = _common(run) | what
     rows: list[dict[str, Any]] = []
     n_classes = len(run.classes) + 1
-    total, sums = Reliability.zero(n_classes), _Sums.zero(n_classes)
+    total, logit_sums = Reliability.zero(n_classes, FINE), torch.zeros(n_classes, n_classes + 1).double()
     for i, id in enumerate(ids, start=1):
         image, label = volume(cases, id)
         if corruption:
@@ -86,17 +87,17 @@ def _evaluate(
         logits = run.logits(image)
         if fitted is not None:
             logits = fitted(logits, image)
-        bins = reliability(logits, label)
+        bins = reliability(logits, label, n_bins=FINE)
         total += bins
-        sums += _Sums(_logit_sums(logits, label), fine_bins(logits, label))
+        logit_sums += _logit_sums(logits, label)
         spacing = cases.case(id)["spacing"]
-        rows += [common | row for row in _case_rows(id, logits, label, bins, run, spacing)]
+        rows += [common | row for row in _case_rows(id, logits, label, bins.coarser(), run, spacing)]
         if progress is not None:
             progress(i, len(ids))
-    rows += [common | row for row in _bin_rows(POOLED, total, run.classes)]
+    rows += [common | row for row in _bin_rows(POOLED, total.coarser(), run.classes)]
     path = run.root / "scores.csv"
     write_rows(path, [*(row for row in _rows(run) if not _is(row, what)), *rows])
-    _write_bins(run.root / "bins.json", what, total, sums, run.classes)
+    _write_bins(run.root / "bins.json", what, total, logit_sums, run.classes)
     return rows
 
 
@@ -200,33 +201,6 @@ def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict
     return rows + [{"case": id, "class": name, "metric": "cece", "value": value} for name, value in named]
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """What figures need beside the scores, as values that add."""
-
-    logits: Tensor  # (true class, logit and last the number of voxels)
-    fine: Tensor  # (2, FINE): voxels and hits per fine bin of confidence
-
-    @classmethod
-    def zero(cls, n_classes: int) -> _Sums:
-        return cls(torch.zeros(n_classes, n_classes + 1).double(), torch.zeros(2, FINE).double())
-
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(self.logits + other.logits, self.fine + other.fine)
-
-
-def fine_bins(logits: Tensor, label: Tensor) -> Tensor:
-    """Voxels and hits (2, FINE) per fine equal-width bin of the predicted class's confidence, on foreground voxels.
-
-    Fifteen bins are enough for ECE; the risk among the surest voxels needs to tell 0.95 from 0.99.
-    """
-    conf, pred = torch.softmax(logits.float(), 1).max(1)  # (D, H, W)
-    index = (conf * FINE).int().clamp_(max=FINE - 1) + FINE * (pred == label)
-    counts = torch.bincount(index[label > 0], minlength=2 * FINE).double()  # first the misses, then the hits; IGNORE is < 0
-    misses, hits = counts[:FINE], counts[FINE:]
-    return torch.stack([misses + hits, hits])
-
-
 def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     """Per true class (K rows): the summed logits, and in the last column the number of voxels."""
     member = torch.stack([(label == k).flatten(1) for k in range(logits.shape[1])], 1).to(logits.dtype)  # (D, K, V)
@@ -236,13 +210,13 @@ def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     return torch.cat([sums.double().sum(0), member.sum(2).double().sum(0).unsqueeze(1)], 1)
 
 
-def _write_bins(path: Path, what: dict[str, str], total: Reliability, sums: _Sums, classes: tuple[str, ...]) -> None:
+def _write_bins(path: Path, what: dict[str, str], total: Reliability, logit_sums: Tensor, classes: tuple[str, ...]) -> None:
     values = read_json(path) or {"classes": ["background", *classes], "entries": []}
     entry: dict[str, Any] = dict(what)
-    for name, bins in (("top", total.top), ("per_class", total.classes)):
+    for name, bins in (("top", total.coarser().top), ("per_class", total.coarser().classes)):
         entry[name] = {"count": bins.count.tolist(), "conf": bins.conf.tolist(), "hit": bins.hit.tolist()}
-    entry["fine"] = {"count": sums.fine[0].int().tolist(), "hit": sums.fine[1].int().tolist()}
-    rows = sums.logits.tolist()
+    entry["fine"] = {"count": total.top.count.long().tolist(), "hit": total.top.hit.long().tolist()}
+    rows = logit_sums.tolist()
     entry["mean_logits"] = [[v / max(row[-1], 1.0) for v in row[:-1]] for row in rows]
     entry["voxels"] = [int(row[-1]) for row in rows]
     others = [old for old in values["entries"] if not _is(old, what)]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from segcal.metrics.calibration import (
+    N_BINS,
     Bins,
     Reliability,
     accuracy,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MASKS",
     "METRICS",
+    "N_BINS",
     "Bins",
     "CalibrationScores",
     "CalibrationScoresOfProbs",

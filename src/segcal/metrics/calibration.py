@@ -17,6 +17,7 @@ from torch import Tensor
 from segcal.metrics.masks import voxel_mask
 from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_labels
 
+N_BINS = 15  # as in the paper
 CHUNK = 1 << 20  # probabilities worked on at a time: bounds memory, and stays in the processor's cache
 
 
@@ -30,6 +31,10 @@ class Bins:
 
     def __add__(self, other: Bins) -> Bins:
         return Bins(self.count + other.count, self.conf + other.conf, self.hit + other.hit)
+
+    def coarser(self, n_bins: int) -> Bins:
+        """The same in `n_bins` bins, a divisor of those here."""
+        return Bins(*(values.unflatten(-1, (n_bins, -1)).sum(-1) for values in (self.count, self.conf, self.hit)))
 
     @property
     def gap(self) -> Tensor:
@@ -60,15 +65,32 @@ class Reliability:
         """How many voxels were counted."""
         return self.top.count.sum()
 
+    def coarser(self, n_bins: int = N_BINS) -> Reliability:
+        """The same voxels in fewer bins, each the union of equally many of these.
+
+        >>> fine = reliability(torch.tensor([[0.0, 3.0], [2.0, 0.0]]), torch.tensor([1, 1]), n_bins=150)
+        >>> print(f"{ece(fine.coarser(15)):.4f}")
+        0.4641
+        """
+        if n_bins < 1 or len(self.top.count) % n_bins:
+            raise UserError(f"{len(self.top.count)} bins cannot be joined into {n_bins}; choose a divisor")
+        return Reliability(self.top.coarser(n_bins), self.classes.coarser(n_bins), self.nll, self.brier)
+
     @staticmethod
-    def zero(n_classes: int, n_bins: int = 15, device: torch.device | str | None = None) -> Reliability:
+    def zero(n_classes: int, n_bins: int = N_BINS, device: torch.device | str | None = None) -> Reliability:
         """The value of no voxels."""
         z = torch.zeros(n_classes + 1, n_bins, dtype=torch.float64, device=device)
         return Reliability(Bins(z[0], z[0], z[0]), Bins(z[1:], z[1:], z[1:]), z[0, 0], z[0, 0])
 
 
 def reliability(
-    logits: Tensor, labels: Tensor, *, n_bins: int = 15, mask: str = "reference", ring: int = 2, ignore_index: int = IGNORE
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    n_bins: int = N_BINS,
+    mask: str = "reference",
+    ring: int = 2,
+    ignore_index: int = IGNORE,
 ) -> Reliability:
     """Calibration statistics of logits (N, K, *S) against labels (N, *S); the batch is pooled.
 
@@ -90,7 +112,13 @@ def reliability(
 
 
 def reliability_of_probs(
-    probs: Tensor, labels: Tensor, *, n_bins: int = 15, mask: str = "reference", ring: int = 2, ignore_index: int = IGNORE
+    probs: Tensor,
+    labels: Tensor,
+    *,
+    n_bins: int = N_BINS,
+    mask: str = "reference",
+    ring: int = 2,
+    ignore_index: int = IGNORE,
 ) -> Reliability:
     """The same as `reliability` for probabilities (N, K, *S) that sum to 1 over the classes.
 
