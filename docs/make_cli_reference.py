@@ -19,7 +19,7 @@ CORES = 1_000_003  # stands for the number of cores while defaults are read: the
 ORDER = (
     *("prepare", "inspect", "phantom", "download", "list"),
     *("train", "evaluate", "calibrate", "predict"),
-    *("study", "compare", "figures", "report", "demo"),
+    *("study", "compare", "figures", "report", "pack", "demo"),
 )
 
 HEAD = """\

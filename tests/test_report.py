@@ -29,7 +29,7 @@ from segcal.metrics import label_map
 from segcal.report import build_report, save_report, summaries
 from segcal.report.sprites import Volumes, box, pictures, tiled
 from segcal.report.viewer import chosen_cases, edges, viewer_data
-from segcal.results import read_results
+from segcal.results import pack, read_results
 from segcal.tables import TABLES
 from segcal.types import UserError
 
@@ -377,6 +377,13 @@ def test_the_same_runs_give_the_same_page(tiny, few_figures):
 
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\"'"
+
+
+def test_packed_runs_give_the_page_without_the_cases(tiny, tmp_path, few_figures):
+    pack(tiny_runs(), tmp_path / "packed")
+    packed = build_report(read_results([tmp_path / "packed"]))
+    assert summaries(read_results([tmp_path / "packed"])) == summaries(tiny)
+    assert "There is no slice viewer, since the cases cannot be shown" in Page(packed).words
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path, few_figures):

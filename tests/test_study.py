@@ -171,6 +171,19 @@ def test_seeds_and_folds_are_cells(cases, folded):
     assert len(read_plan("paper", data=str(cases.root), only=["methods"]).cells) == 15  # "all" of one fold
 
 
+def test_single_cells_keep_their_names(cases):
+    data = str(cases.root)
+    whole = read_plan("paper", data=data, seeds=2)
+    some = read_plan("paper", data=data, seeds=2, names=[whole.cells[3].name, whole.cells[0].name])
+    assert some.cells == (whole.cells[0], whole.cells[3])
+    with pytest.raises(UserError, match=f"unknown cell: 'ce-s0'; did you mean '{whole.cells[0].name}'"):
+        read_plan("paper", data=data, seeds=2, names=["ce-s0"])
+    waits = next(cell for cell in whole.cells if cell.choices)
+    with pytest.raises(UserError, match=f"{waits.name} waits for a choice among other cells; name {waits.choices[0]}"):
+        read_plan("paper", data=data, seeds=2, names=[waits.name])
+    assert waits in read_plan("paper", data=data, seeds=2, names=[waits.name, *waits.choices]).cells
+
+
 def test_a_run_file_is_a_plan(cases, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from rich.console import Console
 from synthetic_runs import miss, scores_of, write_run
 
@@ -300,6 +301,41 @@ def test_the_table_of_tests(study):
     assert "DSC, ASD, ECE, CECE: too few patients for any difference to be significant." in table.notes
 
 
+def test_the_table_of_seeds(tmp_path):
+    rng = np.random.default_rng(0)
+    per_seed = {}
+    for loss in ("ce", "ls", "mbls"):
+        for seed in range(3):
+            scores = scores_of(CASES, ("A", "B"), shift=0.2 * (loss == "mbls"), seed=int(rng.integers(1000)))
+            if seed == 1:
+                miss(scores, "c3", "A")
+            write_run(tmp_path, f"{loss}{seed}", loss, seed=seed, cases=CASES, classes=("A", "B"), scores=scores)
+    found = read_results([tmp_path])
+    for loss in ("ce", "ls", "mbls"):
+        for metric, kind in (("dice", "mean"), ("ece", "all"), ("asd", "mean")):
+            for seed in range(3):
+                text = csv.DictReader((tmp_path / f"{loss}{seed}" / "scores.csv").open())
+                rows = [r for r in text if (r["metric"], r["class"]) == (metric, kind) and r["case"] != "pooled"]
+                out = {"c3"} if (seed, metric) == (1, "asd") else set()
+                values = [float(r["value"]) for r in rows if r["case"] not in out]
+                per_seed.setdefault((metric, loss), []).append(sum(values) / len(values))
+    table = TABLES["seeds"](found)
+    cells = cells_of(table)
+    for column, metric in ((0, "dice"), (1, "asd"), (2, "ece")):
+        groups = [per_seed[metric, loss] for loss in ("ce", "ls", "mbls")]
+        for loss, values in zip(("ce", "ls", "mbls"), groups, strict=True):
+            cell = cells[loss][column]
+            assert cell.value == pytest.approx(np.mean(values))
+            assert (cell.high - cell.low) / 2 == pytest.approx(np.std(values, ddof=1))
+        within, between, p = (row.cells[column].value for row in table.rows[-3:])
+        assert within**2 == pytest.approx(np.mean([np.var(g, ddof=1) for g in groups]))
+        assert between == pytest.approx(np.std([np.mean(g) for g in groups], ddof=1))
+        f = 3 * between**2 / within**2  # seeds times the variance of means, over the variance within
+        assert p == pytest.approx(scipy.stats.f.sf(f, 2, 6))
+    write_run(tmp_path / "one", "ce", cases=CASES)
+    assert TABLES["seeds"](read_results([tmp_path / "one"])) is None
+
+
 def _pairs(names):
     both = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     return [a for a, _ in both], [b for _, b in both]
@@ -335,7 +371,7 @@ def test_one_method_only(tmp_path):
     for table in tables.values():
         assert not any(cell.best or cell.second for row in table.rows for cell in row.cells)
         assert "CE is the only contender: no marks and no ranks." in table.notes
-    for key in ("ranking", "tests", "posthoc", "penalty", "robustness", "backbones", "selection"):
+    for key in ("ranking", "tests", "seeds", "posthoc", "penalty", "robustness", "backbones", "selection"):
         with pytest.raises(UserError, match=f"there is no table {key}: it {re.escape(NEEDS[key])}"):
             all_tables(found, [key])
     with pytest.raises(UserError, match="unknown table 'rank'; choose one of discriminative"):
@@ -584,7 +620,7 @@ def test_tables_are_saved_whole_or_not_at_all(study, tmp_path, monkeypatch):
 
 def test_every_table_of_the_study_can_be_written(study):
     tables = all_tables(study)
-    assert [table.key for table in tables] == list(TABLES)
+    assert [table.key for table in tables] == [key for key in TABLES if key != "seeds"]  # it has one seed
     for table in tables:
         for _, write in FORMATS.values():
             assert all(part in write(table) for part in ("MbLS",))

@@ -1,4 +1,4 @@
-"""The verb about several runs: compare."""
+"""The verbs about several runs: compare, pack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compare(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this, and may be repeated: discriminative, calibration, ranking, tests, posthoc, penalty, "
+            help="Only this, and may be repeated: discriminative, calibration, ranking, tests, seeds, posthoc, penalty, "
             "robustness, backbones or selection."
         ),
     ] = None,
@@ -54,3 +54,19 @@ def compare(
     else:
         titled = format == "csv" and len(tables) > 1  # else nothing tells them apart
         print("\n".join(f"# {one.title}\n" * titled + FORMATS[format][1](one) for one in tables), end="")
+
+
+@app.command(epilog="Example: segcal pack studies/paper-acdc --out results/acdc")
+def pack(
+    runs: Annotated[list[Path], typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy what runs found, without weights and images, small enough to publish; compare, figures and report read it."""
+    before_torch()
+    from segcal.results import pack as packed
+
+    said = packed(runs, out)
+    table = Table("folder", "runs", "size")
+    table.add_row(said["out"], str(said["runs"]), f"{said['bytes'] / 1e6:.1f} MB")
+    show(said, table, as_json)

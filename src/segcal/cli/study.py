@@ -25,6 +25,7 @@ def study(
     out: Annotated[Path | None, typer.Option(help="The study's folder; by default studies/<plan>-<data>.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Any key of the plan, such as network.width=8.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this section of the plan. May be repeated.")] = None,
+    cell: Annotated[list[str] | None, typer.Option(help="Only this cell, as --dry-run names it. May be repeated.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Run every cell with seeds 0 to N-1.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes here; by default as many as cores or GPUs allow.")] = None,
     ray: Annotated[str, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = "",
@@ -43,7 +44,8 @@ def study(
     from segcal.study.plan import read_plan
     from segcal.study.runner import run_study
 
-    wanted = read_plan(plan, data=data, overrides=sets or [], seeds=seeds, only=only or [], cpus=cpus, gpus=gpus)
+    parts = {"only": only or [], "names": cell or []}
+    wanted = read_plan(plan, data=data, overrides=sets or [], seeds=seeds, cpus=cpus, gpus=gpus, **parts)
     names = dict.fromkeys(Path(cell.settings.data).name for cell in wanted.cells)
     folder = out or Path("studies") / "-".join([wanted.name, *names])
     if dry_run:

@@ -4,7 +4,8 @@ Runs that differ only in seed, fold or a setting that the paper tunes are one *c
 the best mean validation Dice stands for it; the test split has no say. Tables, ranks and figures are functions of `Results`.
 """
 
+from segcal.results.packing import pack
 from segcal.results.reading import COLUMNS, IGNORED_SETTINGS, read_results
 from segcal.results.records import MAIN_NETWORK, Contender, Results
 
-__all__ = ["COLUMNS", "IGNORED_SETTINGS", "MAIN_NETWORK", "Contender", "Results", "read_results"]
+__all__ = ["COLUMNS", "IGNORED_SETTINGS", "MAIN_NETWORK", "Contender", "Results", "pack", "read_results"]

@@ -14,10 +14,12 @@ from segcal.store.files import (
     sweep,
     write_image,
     write_json,
+    write_packed,
     write_rows,
 )
 from segcal.store.whole import BusyError, StoppedError, alone, whole_or_not
 
 __all__ = ["FORMAT", "IGNORED", "BusyError", "CaseSet", "StoppedError", "alone", "array_path", "changed", "fingerprint"]
 __all__ += ["open_cases", "read_json", "read_rows", "read_run", "replacing", "save_figure", "save_weights", "sha256"]
-__all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json", "write_rows"]
+__all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json"]
+__all__ += ["write_packed", "write_rows"]

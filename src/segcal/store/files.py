@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from segcal.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
+
+_BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)  # what a damaged compressed file raises
 
 
 @contextmanager
@@ -106,17 +110,35 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def packed(path: Path) -> Path:
+    """Where a file of ours lies when it is compressed, as in a packed study."""
+    return path.with_name(f"{path.name}.gz")
+
+
+def write_packed(path: Path, source: Path) -> None:
+    """Write a compressed copy of a file; the same content gives the same bytes."""
+    with replacing(packed(path)) as partial:
+        partial.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+
+
+def _opened(path: Path) -> IO[str]:
+    """A text file of ours, or its compressed copy where only that is there."""
+    if not path.is_file() and packed(path).is_file():
+        return gzip.open(packed(path), "rt", newline="", encoding="utf-8")
+    return path.open(newline="", encoding="utf-8")
+
+
 def read_rows(path: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """The rows of a CSV file, which must have at least these columns; none if there is no file."""
-    if not path.is_file():
+    if not path.is_file() and not packed(path).is_file():
         return []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with _opened(path) as file:
             reader = csv.DictReader(file)
             rows = list(reader)
             if set(columns) <= set(reader.fieldnames or ()) and all(None not in row.values() for row in rows):
                 return rows
-    except (UnicodeDecodeError, csv.Error):
+    except (UnicodeDecodeError, csv.Error, *_BROKEN):
         pass
     raise UserError(f"{path} is damaged; remove it and run the same command again")
 
@@ -133,8 +155,9 @@ def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
 def read_json(path: Path) -> Any:
     """What a JSON file of ours holds; `None` if there is no such file, or it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with _opened(path) as file:
+            return json.load(file)
+    except (OSError, ValueError, *_BROKEN):
         return None
 
 

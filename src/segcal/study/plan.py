@@ -58,12 +58,14 @@ def read_plan(
     overrides: Sequence[str] = (),
     seeds: int | None = None,
     only: Sequence[str] = (),
+    names: Sequence[str] = (),
     cpus: int | None = None,
     gpus: float | None = None,
 ) -> Plan:
     """A built-in plan by its name, or one of your own by its file, spread out into cells.
 
-    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1; `only` names the sections to keep.
+    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1; `only` names the sections to keep,
+    `names` the cells.
     """
     name, raw = _read(plan)
     for text in overrides:
@@ -89,7 +91,7 @@ def read_plan(
     if not any(section.get("data") for section in sections.values()):
         raise UserError("the plan names no data; give a prepared data set's folder with --data, or data in the plan")
     cells, varying = spread_out(sections)
-    return Plan(name, cells, varying, int(needs["cpus"]), needs["gpus"])
+    return Plan(name, _named(cells, names), varying, int(needs["cpus"]), needs["gpus"])
 
 
 def _read(plan: str | Path) -> tuple[str, dict[str, Any]]:
@@ -157,6 +159,18 @@ def _sections(raw: dict[str, Any], only: Sequence[str]) -> dict[str, dict[str, A
     if unused:
         raise UserError(f"{' and '.join(sorted(unused))} at the top of the plan has no effect: every section has its own")
     return {name: found[name] for name in only or found}
+
+
+def _named(cells: Sequence[Cell], names: Sequence[str]) -> tuple[Cell, ...]:
+    """Only the cells of these names, if any are given."""
+    for name in names:
+        _check_known(name, [cell.name for cell in cells], "cell")
+    kept = tuple(cell for cell in cells if not names or cell.name in names)
+    for cell in kept:
+        missing = [name for name in cell.choices if name not in {other.name for other in kept}]
+        if missing:
+            raise UserError(f"{cell.name} waits for a choice among other cells; name {', '.join(missing)} too")
+    return kept
 
 
 def _after(values: Mapping[str, Any], where: str) -> After:

@@ -14,6 +14,7 @@ from segcal.results import Results
 from segcal.tables.means import backbones, calibration, discriminative, penalty, posthoc, robustness, selection
 from segcal.tables.ranks import ranking, tests
 from segcal.tables.records import NONE, Cell, Row, Table, stacked
+from segcal.tables.seeds import seeds
 from segcal.tables.terminal import to_rich
 from segcal.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
@@ -61,6 +62,7 @@ TABLES: dict[str, Maker] = {
     "calibration": _per_dataset(calibration),
     "ranking": _ranking,
     "tests": _per_dataset(tests),
+    "seeds": _per_dataset(seeds),
     "posthoc": _per_dataset(posthoc),
     "penalty": _per_dataset(penalty),
     "robustness": _per_dataset(robustness),
@@ -72,6 +74,7 @@ TABLES: dict[str, Maker] = {
 NEEDS = {
     "ranking": "needs runs of two methods",
     "tests": "needs runs of two methods, and two test patients",
+    "seeds": "needs every method with the same two seeds or more; segcal study --seeds 3 runs them",
     "posthoc": "needs calibrated scores; segcal calibrate adds them",
     "penalty": "needs runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2",
     "robustness": "needs scores of corrupted images; segcal evaluate --noise-series adds them",

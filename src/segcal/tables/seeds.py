@@ -1,0 +1,79 @@
+"""How far the same method comes out differently with another seed, beside how far methods are apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy.stats import f_oneway
+
+from segcal.metrics import METRICS
+from segcal.ranking import MAIN
+from segcal.results import Results
+from segcal.tables.cells import calibrated, main_columns
+from segcal.tables.records import Cell, Row, Table
+
+DIGITS = {"confusion": 4, "bins": 4, "surfaces": 3}
+SPREAD = "spread"
+
+
+def seeds(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
+    """The mean and standard deviation over seeds of each contender, and both spreads; `None` without a second seed."""
+    contenders = results.main(dataset)
+    results.require(contenders, calibrator=calibrator)
+    columns = main_columns(results, dataset, calibrator)
+    keys = [c.key for c in contenders]
+    means = [means_by_seed(results, dataset, m, calibrator=calibrator).reindex(columns=keys) for m in MAIN]
+    if len(means[0]) < 2 or means[0].isna().any(axis=None):  # a contender lacks a seed that others have
+        return None
+    rows = [
+        Row(c.label, tuple(_cell(table[c.key].tolist()) for table in means), c.key, "mean ± SD over seeds")
+        for c in contenders
+    ]
+    if len(contenders) > 1:
+        parts = [spreads(table) for table in means]
+        for i, label in enumerate(("SD between seeds", "SD between methods", "p of no difference between methods")):
+            rows.append(Row(label, tuple(Cell(part[i], n=len(means[0])) for part in parts), block=SPREAD))
+    notes = (
+        f"A mean over test cases per seed, {len(means[0])} seeds; surface distances of the cases without a missed object.",
+        "Between seeds: the root of the mean variance within a method. Between methods: of their means over seeds. "
+        "p of a one-way analysis of variance over the means per seed.",
+    )
+    headers = tuple(c.header for c in columns)
+    digits = tuple(DIGITS[METRICS[c.metric].of] for c in columns)
+    title = f"{calibrated('Seeds', calibrator)}: {dataset}"
+    return Table("seeds", title, headers, tuple(rows), notes if len(contenders) > 1 else notes[:1], digits, dataset)
+
+
+def means_by_seed(results: Results, dataset: str, metric: str, *, calibrator: str = "") -> pd.DataFrame:
+    """Means over test cases: a row per seed, a column per contender; folds are taken together."""
+    rows = results.rows(calibrator=calibrator)
+    rows = rows[(rows["dataset"] == dataset) & (rows["class"] == results.overall_class(dataset, metric))]
+    values = rows[rows["metric"] == metric].set_index(["run", "case"])
+    if METRICS[metric].of == "surfaces":
+        missed = rows[rows["metric"] == "missed"].set_index(["run", "case"])["value"] > 0
+        values = values[~missed.reindex(values.index, fill_value=False)]
+    return values.pivot_table(index="seed", columns="contender", values="value", aggfunc="mean", sort=True)
+
+
+def spreads(means: pd.DataFrame) -> tuple[float | None, float | None, float | None]:
+    """Of means (seed, contender): the deviation between seeds, between contenders, and p of an analysis of variance.
+
+    None of them where a mean does not exist.
+
+    >>> spreads(pd.DataFrame({"a": [1.0, 3.0], "b": [5.0, 7.0]}))[:2]
+    (1.4142135623730951, 2.8284271247461903)
+    """
+    if means.isna().any(axis=None) or len(means) < 2:
+        return None, None, None
+    values = means.to_numpy()
+    within = float(np.sqrt(values.var(axis=0, ddof=1).mean()))
+    between = float(values.mean(axis=0).std(ddof=1))
+    p = float(f_oneway(*values.T).pvalue) if within > 0 else float("nan")
+    return within, between, None if np.isnan(p) else p
+
+
+def _cell(values: list[float]) -> Cell:
+    if np.isnan(values).any() or len(values) < 2:
+        return Cell()
+    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+    return Cell(mean, mean - deviation, mean + deviation, len(values))
