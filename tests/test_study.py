@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from segcal.cli import app
-from segcal.cli.study import board_table
+from segcal.cli.study import Board, board_table
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.evaluation import evaluate
@@ -517,6 +517,20 @@ def test_the_board_shows_what_happens_first():
     assert list(shown.columns[4].cells) == ["30 s", ""]
     assert shown.title == "2 of 4 cells, about 30 s of training left"  # two cells of 3 epochs by two workers
     assert board_table({"a": State("waits", 0, 4)}, 1, 9).title == "0 of 1 cells, starting"
+
+
+def test_without_a_terminal_every_line_says_how_far_all_are(capsys):
+    board = Board()
+    board.says("begins")
+    board.sees({"a": State("trained", 4, 4, 0.5, 10.0), "b": State("trains", 1, 4, 0.5, 10.0)}, 2)
+    board.says("trained: a")
+    board.sees({"a": State("finished", 4, 4, 0.5, 10.0), "b": State("scores", 4, 4, 0.5, 10.0)}, 2)
+    board.says("scored: a")
+    assert capsys.readouterr().err.splitlines() == [
+        "begins",
+        "trained: a (1 of 2 cells, about 15 s of training left)",
+        "scored: a (1 of 2 cells, all trained)",
+    ]
 
 
 # The command line, in real processes ----------------------------------------------------------------------------------

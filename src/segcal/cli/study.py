@@ -105,6 +105,7 @@ class Board(Watch):
     def __init__(self) -> None:
         self.console = Console(stderr=True)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
+        self.title = ""
 
     def __enter__(self) -> Board:
         if self.console.is_terminal:
@@ -115,11 +116,13 @@ class Board(Watch):
         self.live.stop()
 
     def says(self, line: str) -> None:
-        """Print it above the table."""
+        """Print it above the table; where there is none, with how far all cells are."""
+        line += f" ({self.title})" if self.title and not self.console.is_terminal else ""
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def sees(self, states: Mapping[str, State], slots: int) -> None:
         """Draw the table anew."""
+        self.title = board_title(states, slots)
         if self.console.is_terminal:
             self.live.update(board_table(states, slots, self.console.height - 6), refresh=True)
 
@@ -127,13 +130,18 @@ class Board(Watch):
 def board_table(states: Mapping[str, State], slots: int, height: int) -> Table:
     """How far every cell is; of too many for the screen those that something happens to."""
     rows = sorted(states.items(), key=lambda item: SHOWN.index(item[1].step))[: max(1, height)]
-    done = sum(state.step in ("trained", "finished") for state in states.values())
-    table = Table("cell", "", "epoch", "val DSC", "left", title=f"{done} of {len(states)} cells, {_left(states, slots)}")
+    table = Table("cell", "", "epoch", "val DSC", "left", title=board_title(states, slots))
     for name, state in rows:
         epoch = f"{state.epoch}/{state.epochs}"
         left = _duration(state.left) if state.step == "trains" else ""
         table.add_row(name, state.step, epoch, _number(state.dice), left)
     return table
+
+
+def board_title(states: Mapping[str, State], slots: int) -> str:
+    """How far all cells are together."""
+    done = sum(state.step in ("trained", "finished") for state in states.values())
+    return f"{done} of {len(states)} cells, {_left(states, slots)}"
 
 
 def _left(states: Mapping[str, State], slots: int) -> str:
@@ -143,5 +151,7 @@ def _left(states: Mapping[str, State], slots: int) -> str:
         return "starting"
     mean = sum(known) / len(known)
     going = [state for state in states.values() if state.step in ("waits", "trains")]
+    if not going:
+        return "all trained"
     seconds = sum((state.epochs - state.epoch) * (state.seconds or mean) for state in going) / slots
     return f"about {_duration(max(seconds, 1.0))} of training left"
