@@ -347,7 +347,12 @@ def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
     assert cells[1, 1] == ("–", "normal")
     assert cells[2, 1] == ("1", "bold")
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["DSC", "ECE", "rank"]
-    assert figure.axes[0].images[0].get_array()[0, 0] < figure.axes[0].images[0].get_array()[2, 0]
+    heat, bar = figure.axes[0].images[0], figure.axes[1]
+    assert heat.get_array()[0, 0] < heat.get_array()[2, 0]
+    assert (bar.get_ylabel(), [t.get_text() for t in bar.get_yticklabels()]) == ("rank", ["1, best", "3"])
+    ends = [mesh.cmap(mesh.norm(tick)) for mesh in bar.collections[-1:] for tick in bar.get_yticks()]
+    assert ends == [heat.cmap(heat.norm(rank)) for rank in (1.0, 3.0)]
+    assert len(set(ends)) == 2
 
 
 def test_dice_vs_ece_draws_each_case_and_the_means():

@@ -9,6 +9,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
@@ -123,18 +125,21 @@ DARKEST = 0.6
 
 @styled
 def rank_heatmap(ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Mapping[str, str] | None = None) -> Figure:
-    """A heat map per kind of rank: a row per contender, a column per metric and the overall rank last; 1 is best."""
+    """A heat map per kind of rank: a row per contender, a column per metric and the overall rank last; 1 is best.
+
+    One bar at the side says which colour is which rank, for all panels.
+    """
     n_rows = max((len(table) for table in ranks.values()), default=1)
     n_columns = sum(table.shape[1] for table in ranks.values())
     width = DOUBLE if n_columns > 6 else SINGLE
     widths = [max(table.shape[1], 1) for table in ranks.values()]
     figure, axes = panels(1, len(ranks), width=width, height=(14 + 6.5 * n_rows) * MM, width_ratios=widths)
     rows = next(iter(ranks.values())).index
-    colours = matplotlib.colormaps["YlGnBu"].resampled(256)
+    colours = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0, DARKEST, 256)))
+    scale = Normalize(1, max(n_rows, 2))
     for ax, (title, table) in zip(axes[0], ranks.items(), strict=True):
         cells = table.to_numpy(dtype=float)
-        scaled = (cells - 1) / max(len(table) - 1, 1) * DARKEST
-        ax.imshow(np.ma.masked_invalid(scaled), cmap=colours, vmin=0, vmax=1, aspect="auto")
+        ax.imshow(np.ma.masked_invalid(cells), cmap=colours, norm=scale, aspect="auto")
         digits = "g" if np.all(np.isnan(cells) | (2 * cells % 1 == 0)) else ".2f"  # a tie is half a rank
         ax.set_title(title)
         ax.set_xticks(range(table.shape[1]), [(columns or {}).get(str(c), str(c)) for c in table.columns])
@@ -144,12 +149,24 @@ def rank_heatmap(ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Map
         ax.spines[:].set_visible(False)
         for (i, j), value in np.ndenumerate(cells):
             text = "–" if np.isnan(value) else f"{value:{digits}}"
-            ink = SOFT if np.isnan(value) else text_on(colours(scaled[i, j]))
+            ink = SOFT if np.isnan(value) else text_on(colours(scale(value)))
             bold = "bold" if value == np.nanmin(cells[:, j]) else "normal"
             ax.text(j, i, text, ha="center", va="center", color=ink, fontsize=SMALL, fontweight=bold)
         if table.shape[1] > 1:
             ax.axvline(table.shape[1] - 1.5, color="white", linewidth=2)  # the overall rank stands apart
+    if n_rows > 1:
+        _rank_key(figure, axes, ScalarMappable(scale, colours), n_rows)
     return figure
+
+
+def _rank_key(figure: Figure, axes: NDArray[Any], colours: ScalarMappable, n_rows: int) -> None:
+    """The bar at the side, the best rank at its top."""
+    bar = figure.colorbar(colours, ax=axes, pad=0.01, fraction=0.03, aspect=max(6, 2 * n_rows))
+    bar.set_ticks([1, n_rows], labels=["1, best", f"{n_rows}"])
+    bar.set_label("rank", fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL, length=0)
+    bar.ax.invert_yaxis()
+    bar.outline.set_visible(False)
 
 
 # Dice against ECE -----------------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ FIGURES: dict[str, FigureRow] = {
         "Ranks",
         "Rank of each method per metric and overall, 1 is best. Left, sum-rank: methods are ranked by their means over "
         "test cases, and the ranks added up. Right, mean case rank: methods are ranked on every test case, and the ranks "
-        "averaged over cases. Where there are several data sets, a third panel adds the ranks up over all of them.",
+        "averaged over cases. Where there are several data sets, a third panel adds the ranks up over all of them. The "
+        "colour is the rank, as the bar at the side says.",
         "test scores",
     ),
     "dice_vs_ece": FigureRow(
