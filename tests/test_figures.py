@@ -14,9 +14,11 @@ import torch
 from made_runs import METHODS, made_bins
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.contour import QuadContourSet
 from matplotlib.patches import Ellipse
 
 from segcal import figures
+from segcal.data.catalog import class_colours
 from segcal.figures import style, values
 from segcal.losses import LOSSES, margin_penalty
 from segcal.metrics import METRICS, ece, reliability
@@ -31,7 +33,7 @@ KEYS = [
 ]
 LABELS = {key: key.replace("mbls", "MbLS").replace("_", " ").replace("=", " ") for key in KEYS}
 CLASSES = [f"left adrenal gland {i}" if i % 3 else f"organ {i}" for i in range(1, 13)]
-COLOURS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999"] * 2
+COLOURS = class_colours(16)
 
 
 def arrays(entry):
@@ -162,8 +164,7 @@ def every_figure(keys, classes, bins):
     yield "objectives", figures.objectives({"dice": means[list(keys)[:4]], "ece": means[list(keys)[:4]]}, named)
     yield "learning_curves", figures.learning_curves(logs(keys), named)
     square = rng.normal(0, 3, (n + 1, n + 1))
-    background = ["background", *classes], ["#BDBDBD", *COLOURS[:n]]
-    yield "mean_logits", figures.mean_logits(dict.fromkeys(list(keys)[:2], square), named, *background)
+    yield "mean_logits", figures.mean_logits(dict.fromkeys(list(keys)[:2], square), named, ["background", *classes])
     yield "qualitative", figures.qualitative(image, mask, outcomes, named, classes, COLOURS[:n], title="case 1")
     yield "penalty_shape", figures.penalty_shape(8.0)
 
@@ -225,6 +226,35 @@ def test_colours_differ_for_colour_blind_readers(kind):
     for (a, one), (b, two) in itertools.combinations(colours.items(), 2):
         assert np.linalg.norm(one - two) > 12, (a, b)
     assert np.linalg.norm(lab("#00A000", "deutan") - lab("#B07000", "deutan")) < 12  # what the test would refuse
+
+
+@pytest.mark.parametrize("kind", SEEN)
+def test_classes_look_like_each_other_and_like_methods_to_nobody(kind):
+    classes = {colour: lab(colour, kind) for colour in COLOURS[:8]}
+    methods = {colour: lab(colour, kind) for colour, _ in style.METHODS.values()}
+    for (a, one), (b, two) in itertools.combinations(classes.items(), 2):
+        assert np.linalg.norm(one - two) > 12, (a, b)
+    for (a, one), (b, two) in itertools.product(classes.items(), methods.items()):
+        assert np.linalg.norm(one - two) > (25 if kind == "normal" else 10), (a, b)
+
+
+def test_no_bar_of_a_class_has_a_colour():
+    square = np.random.default_rng(0).normal(size=(4, 4))
+    figure = figures.mean_logits({"ce": square}, labels(["ce"]), ["background", *CLASSES[:3]])
+    assert {to_hex(bar.get_facecolor()) for bar in figure.axes[0].patches} == {"#ffffff"}
+
+
+def test_a_class_is_drawn_as_its_legend_says(bins):
+    mask = np.arange(12).reshape(3, 4).repeat(3, 0).repeat(3, 1)
+    outcome = figures.Outcome(mask, np.ones(mask.shape), bins["ce"]["top"])
+    figure = figures.qualitative(mask, mask, {"ce": outcome}, labels(["ce"]), CLASSES[:11], COLOURS[:11])
+    (legend,) = figure.legends
+    ax = next(ax for ax in figure.axes if ax.get_title() == "ce")
+    drawn = [(to_hex(c.get_edgecolor()[0]), c.get_linestyle()[0][1] is not None) for c in ax.collections]
+    told = [(to_hex(h.get_edgecolor()), h._dash_pattern[1] is not None) for h in legend.get_patches()]
+    assert drawn == told
+    assert len(set(drawn)) == 11  # a colour that comes again is dashed
+    assert [t.get_text() for t in legend.get_texts()] == CLASSES[:11]
 
 
 def test_the_same_colour_in_every_figure(bins):
@@ -467,9 +497,30 @@ def test_learning_curves_are_means_of_runs_with_the_best_epoch_marked():
 
 def test_mean_logits_are_bars_grouped_by_true_class():
     table = np.array([[1.0, -1.0], [np.nan, np.nan]])
-    figure = figures.mean_logits({"ce": table}, labels(["ce"]), ["background", "tumour"], ["#BDBDBD", "#E69F00"])
-    assert [p.get_height() for p in figure.axes[0].patches] == [1, 0, -1, 0]
+    figure = figures.mean_logits({"ce": table}, labels(["ce"]), ["background", "tumour"])
+    bars = figure.axes[0].patches
+    assert [p.get_height() for p in bars] == [1, 0, -1, 0]
+    assert [bool(p.get_hatch()) for p in bars] == [True, False, False, True]  # the logit of the true class
+    numbers = [(*text.xy, text.get_text()) for text in figure.axes[0].texts if hasattr(text, "xy")]
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in bars]
+    assert numbers == [(pytest.approx(middles[0]), 1, "0"), (pytest.approx(middles[2]), -1, "1")]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["0 background", "1 tumour"]
     assert "no voxels" in all_text(figure)
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_mean_logits_of_many_classes_are_a_matrix(n, monkeypatch):
+    table = np.random.default_rng(0).normal(size=(n, n))
+    table[1] = np.nan
+    named = ["background", *CLASSES[: n - 1]]
+    figure = figures.mean_logits({"ce": table, "mbls": table + 5}, labels(["ce", "mbls"]), named)
+    check_layout(figure, monkeypatch)
+    assert "no voxels" in all_text(figure)
+    shown = [ax.images[0] for ax in figure.axes if ax.images and ax.get_title()]
+    assert len(shown) == (2 if n > 6 else 0)
+    for picture, values_ in zip(shown, (table, table + 5), strict=False):
+        np.testing.assert_array_equal(picture.get_array().filled(np.nan), values_)
+        assert picture.get_clim() == (min(np.nanmin(table), 0), np.nanmax(table) + 5)  # one scale for all
 
 
 def test_the_penalty_and_its_slope_are_those_of_the_loss():
@@ -492,10 +543,17 @@ def test_qualitative_shows_masks_confidence_and_reliability(bins):
     figure = figures.qualitative(image, mask, {"ce": outcome}, labels(["ce"]), ["one", "two"], COLOURS[:2])
     pictures = {ax.get_title(): ax.images[0].get_array() for ax in figure.axes if ax.images and ax.get_title()}
     np.testing.assert_array_equal(pictures["image"], image)
-    np.testing.assert_array_equal(pictures["reference"], pictures["ce"])
-    for k, colour in enumerate(COLOURS[:2], start=1):
-        tinted = pictures["ce"][:, k] - 0.6 * np.array(to_rgb(colour))
-        np.testing.assert_allclose(tinted, tinted[:, :1].repeat(3, axis=1))  # what is left is grey
+    np.testing.assert_array_equal(pictures["ce"], image)
+    for ax in figure.axes:
+        outlines = [c for c in ax.collections if isinstance(c, QuadContourSet)]
+        assert [to_hex(c.get_edgecolor()[0]) for c in outlines] == (
+            [colour.lower() for colour in COLOURS[:2]] if ax.get_title() in ("reference", "ce") else []
+        )
+        for k, outline in enumerate(outlines, start=1):
+            (path,) = outline.get_paths()
+            rows, columns = np.indices(mask.shape)
+            inside = path.contains_points(np.stack([columns.ravel(), rows.ravel()], 1)).reshape(mask.shape)
+            np.testing.assert_array_equal(inside, mask == k)
     assert any(ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes)
     assert f"ECE {values.bin_ece(bins['ce']['top']):.3f}" in all_text(figure)
 

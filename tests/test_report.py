@@ -20,6 +20,8 @@ from scipy.stats import wilcoxon
 from synthetic_runs import miss, scores_of
 from test_cli import segcal
 
+from segcal.data.catalog import class_colours
+from segcal.data.orientation import edges
 from segcal.data.slices import volume
 from segcal.evaluation import data_of
 from segcal.figures.from_networks import median_case
@@ -28,7 +30,7 @@ from segcal.losses import LOSSES
 from segcal.metrics import label_map
 from segcal.report import build_report, save_report, summaries
 from segcal.report.sprites import Volumes, box, pictures, tiled
-from segcal.report.viewer import chosen_cases, edges, viewer_data
+from segcal.report.viewer import chosen_cases, viewer_data
 from segcal.results import pack, read_results
 from segcal.tables import TABLES
 from segcal.types import UserError
@@ -144,6 +146,7 @@ def test_the_viewer_shows_what_the_networks_say(tiny):
     runs = [open_run(folder) for folder in tiny_runs()]
     own = tiny.rows().set_index(["case", "run", "metric", "class"])["value"]
     assert [method["key"] for method in data["methods"]] == ["ce", "mbls"]
+    assert [each["colour"] for each in data["classes"]] == [None, *class_colours(len(data["classes"]) - 1)]
     for case in data["cases"]:
         image, label = volume(data_of(runs[0]), case["id"])
         logits = [run.logits(image) for run in runs]

@@ -16,8 +16,6 @@ from segcal.results import Results
 from segcal.store import read_rows
 from segcal.types import UserError
 
-BACKGROUND = "#BDBDBD"
-
 
 def _labels(results: Results, dataset: str) -> dict[str, str]:
     return {c.key: c.label for c in results.main(dataset)}
@@ -64,8 +62,7 @@ def mean_logits(results: Results, dataset: str) -> Figure | None:
     if not shown:
         return None
     values = {k: np.where(b["voxels"][:, None] > 0, b["mean_logits"], np.nan) for k, b in shown.items()}
-    colours = [BACKGROUND, *results.data(dataset)["colours"]]
-    return logits.mean_logits(values, _labels(results, dataset), next(iter(shown.values()))["classes"], colours)
+    return logits.mean_logits(values, _labels(results, dataset), next(iter(shown.values()))["classes"])
 
 
 def penalty_shape(results: Results, dataset: str) -> Figure | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from segcal.data.catalog import class_colours
 from segcal.data.slices import volume
 from segcal.evaluation import data_of
 from segcal.figures import pictures
@@ -41,14 +42,14 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
         sums = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
         outcomes[key] = Outcome(label_map(logits)[z].numpy(), confidence.numpy(), sums)
     spacing = cases.case(case)["spacing"]  # z, y, x
-    data = results.data(dataset)
+    classes = results.data(dataset)["classes"]
     return pictures.qualitative(
         image[z, 0].numpy(),
         label[z].numpy(),
         outcomes,
         {c.key: c.label for c in contenders},
-        data["classes"],
-        data["colours"],
+        classes,
+        class_colours(len(classes)),
         aspect=spacing[1] / spacing[2],
         title=f"{case}, slice {z + 1} of {len(label)}",
     )

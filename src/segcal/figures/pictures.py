@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize, to_rgb
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from segcal.figures.calibration import draw_diagram
-from segcal.figures.style import DOUBLE, MM, SMALL, add_handles, distinct, legend_size, panels, shortened, styled
+from segcal.figures.outlines import class_handles, draw_outlines, show_image
+from segcal.figures.style import DOUBLE, MM, SMALL, add_handles, legend_size, panels, shortened, styled
 from segcal.figures.values import BinSums
 
 IN_A_ROW = 7
@@ -54,19 +54,17 @@ def qualitative(
     ratios = [tall, tall, each] * len(blocks)
     widths = [1.0] * columns + [0.05]  # the last column is for the scale of confidence
     figure, axes = panels(3 * len(blocks), columns + 1, height=height, height_ratios=ratios, width_ratios=widths)
-    colours = distinct(colours)
     for ax in axes.flat:
         ax.set_axis_off()
     low, high = 1 / (len(classes) + 1), 1.0  # the predicted class has at least its share
     for b, block in enumerate(blocks):
         masks, sure, right = axes[3 * b : 3 * b + 3]
-        _show_slice(masks[0], image, aspect, "image")
-        _show_slice(sure[0], _painted(image, reference, colours), aspect, "reference")
+        _show_slice(masks[0], image, None, colours, aspect, "image")
+        _show_slice(sure[0], image, reference, colours, aspect, "reference")
         for column, key in enumerate(block, start=1):
             found = outcomes[key]
-            _show_slice(
-                masks[column], _painted(image, found.labels, colours), aspect, shortened(labels[key], int(each / MM / 1.5))
-            )
+            name = shortened(labels[key], int(each / MM / 1.5))
+            _show_slice(masks[column], image, found.labels, colours, aspect, name)
             sure[column].imshow(
                 found.confidence, cmap="cividis", vmin=low, vmax=high, aspect=aspect, interpolation="nearest"
             )
@@ -82,27 +80,14 @@ def qualitative(
         bar.outline.set_visible(False)
     if title:
         figure.suptitle(title)
-    add_handles(figure, [Patch(color=c, label=name) for name, c in zip(classes, colours, strict=True)])
+    add_handles(figure, class_handles(classes, colours), "class")
     return figure
 
 
-def _show_slice(ax: Axes, picture: NDArray[Any], aspect: float, title: str) -> None:
-    limits = {} if picture.ndim == 3 else {"cmap": "gray", "vmin": 0.0, "vmax": _white(picture)}
-    ax.imshow(picture, aspect=aspect, interpolation="nearest", **limits)  # type: ignore[arg-type]
+def _show_slice(
+    ax: Axes, image: NDArray[Any], labels: NDArray[Any] | None, colours: Sequence[str], aspect: float, title: str
+) -> None:
+    show_image(ax, image, aspect)
+    if labels is not None:
+        draw_outlines(ax, labels, colours)
     ax.set_title(title)
-
-
-def _white(image: NDArray[Any]) -> float:
-    return max(float(np.quantile(image, 0.995)), 1e-6)
-
-
-def _painted(
-    image: NDArray[Any], labels: NDArray[Any], colours: Sequence[str], strength: float = 0.6
-) -> NDArray[np.float64]:
-    """The image in grey with each class in its colour: (H, W, 3)."""
-    grey = np.clip(np.asarray(image, dtype=float) / _white(image), 0, 1)
-    picture = np.repeat(grey[..., None], 3, axis=-1)
-    for k, colour in enumerate(colours, start=1):
-        inside = labels == k
-        picture[inside] = (1 - strength) * picture[inside] + strength * np.array(to_rgb(colour))
-    return picture

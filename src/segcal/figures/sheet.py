@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from segcal.figures.outlines import class_handles, draw_outlines, show_image
+
 
 def contact_sheet(
     slices: Sequence[tuple[str, NDArray[Any], NDArray[Any]]], classes: Sequence[str], colours: Sequence[str], title: str
@@ -23,11 +25,9 @@ def contact_sheet(
     for ax in axes:
         ax.set_axis_off()
     for ax, (name, image, label) in zip(axes, slices, strict=False):
-        ax.imshow(image, cmap="gray", vmin=0, vmax=max(float(np.quantile(image, 0.995)), 1e-6))
+        show_image(ax, image)
         ax.set_title(name if len(name) <= 22 else f"{name[:21]}…", fontsize=6)
-        for k, colour in enumerate(colours, start=1):
-            if (label == k).any():
-                ax.contour(label == k, levels=[0.5], colors=[colour], linewidths=0.9)
-    handles = [figure.axes[0].plot([], [], color=c, label=name)[0] for name, c in zip(classes, colours, strict=True)]
+        draw_outlines(ax, label, colours)
+    handles = class_handles(classes, colours)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(classes)), fontsize=7, frameon=False)
     return figure

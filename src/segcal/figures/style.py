@@ -132,15 +132,6 @@ def shade(colour: str, amount: float) -> str:
     return to_hex((red, green, blue))
 
 
-def distinct(colours: Sequence[str]) -> list[str]:
-    """Colours of classes, each darker when it comes again.
-
-    >>> distinct(["#ffffff", "#000000", "#ffffff"])
-    ['#ffffff', '#000000', '#8c8c8c']
-    """
-    return [shade(c, -0.45 * list(colours[:i]).count(c)) if c in colours[:i] else c for i, c in enumerate(colours)]
-
-
 P = ParamSpec("P")
 
 

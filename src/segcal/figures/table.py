@@ -86,16 +86,17 @@ FIGURES: dict[str, FigureRow] = {
     "mean_logits": FigureRow(
         from_bins.mean_logits,
         "Mean logits",
-        "The mean logit of each class (bars), over all test voxels of each true class (groups). The further the true "
-        "class's bar stands above the others, the surer the network is.",
+        "The mean logit of each class (bars, numbered), over all test voxels of each true class (groups). The further the "
+        "true class's bar (hatched) stands above the others, the surer the network is. With more than six classes the same "
+        "as a matrix: a row per true class, a column per logit.",
         "bins of the test split",
     ),
     "qualitative": FigureRow(
         from_networks.qualitative,
         "One case",
         "The test case whose DSC, mean over methods, is the median of all, in its slice with most foreground. Top: image "
-        "and predicted classes; middle: reference and confidence of the predicted class; bottom: reliability over the "
-        "foreground voxels of the whole case.",
+        "and outlines of the predicted classes; middle: reference and confidence of the predicted class; bottom: "
+        "reliability over the foreground voxels of the whole case.",
         "the networks' weights and the prepared data set where it was",
     ),
     "robustness": FigureRow(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
+from segcal.data.catalog import class_colours
+from segcal.data.orientation import edges
 from segcal.data.slices import volume
 from segcal.evaluation import data_of
 from segcal.inference import Run, open_run
@@ -25,7 +26,6 @@ BUDGET = 6_500_000
 """Bytes of pictures in a report; in the page a third more, as text."""
 
 MOST_METHODS = 8
-GREY = "#999999"
 COLOUR_MAP = "cividis"  # as in the figures
 
 
@@ -84,8 +84,9 @@ def viewer_data(
         if progress is not None:
             progress(i, len(why))
     lowest = 1 / (len(info["classes"]) + 1)
+    coloured = zip(info["classes"], class_colours(len(info["classes"])), strict=True)
     return {
-        "classes": [{"name": "background", "colour": None}, *_named(info["classes"], info["colours"])],
+        "classes": [{"name": "background", "colour": None}, *({"name": n, "colour": c} for n, c in coloured)],
         "channels": info["channels"],
         "methods": [{"key": c.key, "label": c.label} for c in shown],
         "left_out": [c.label for c in results.on(dataset) if c not in shown],
@@ -93,12 +94,6 @@ def viewer_data(
         "map": colour_map(),
         "cases": cases,
     }
-
-
-def _named(classes: Sequence[str], colours: Sequence[str]) -> list[dict[str, str]]:
-    """Colours go into the page's styles: what is no plain colour must not."""
-    plain = [colour if re.fullmatch("#[0-9A-Fa-f]{6}", colour) else GREY for colour in colours]
-    return [{"name": name, "colour": colour} for name, colour in zip(classes, plain, strict=True)]
 
 
 def colour_map() -> list[int]:
@@ -130,27 +125,6 @@ def _case(cases: CaseSet, id: str, runs: Sequence[Run], budget: int) -> dict[str
     where |= {"predictions": sheets[n + 1 : n + 1 + m], "confidences": sheets[n + 1 + m :]}
     spacing = cases.case(id)["spacing"]
     return content | where | {"pixel": [spacing[1], spacing[2]], "edges": edges(cases.info)}
-
-
-def edges(info: dict[str, Any]) -> dict[str, Any]:
-    """How a slice must be turned to lie as radiologists read it, and which way its top and left then point.
-
-    Front or head up, and the patient's right (or, from the side, front) on the left. Where the data do not say how they
-    lie, they are shown as stored.
-
-    >>> edges({"orientation": "RAS", "settings": {"recipe": {"axis": 0}}})
-    {'flip': [True, True], 'top': 'A', 'left': 'R', 'bottom': 'P', 'right': 'L'}
-    """
-    code = info.get("orientation")
-    if not code:
-        return {"flip": [False, False]}
-    order = [0, 1, 2]  # x, y, z
-    order.append(order.pop(2 - info["settings"]["recipe"]["axis"]))  # as preparation turns the slicing axis to the front
-    across, down = code[order[0]], code[order[1]]  # which way the voxels of a row, and the rows, go
-    other = dict(zip("RLAPSI", "LRPAIS", strict=True))
-    flip = [down in "ASR", across in "RAS"]
-    bottom, right = (other[letter] if turned else letter for letter, turned in zip((down, across), flip, strict=True))
-    return {"flip": flip, "top": other[bottom], "left": other[right], "bottom": bottom, "right": right}
 
 
 def _scores(results: Results, dataset: str, case: str, shown: Sequence[Contender]) -> list[dict[str, float | None]]:
