@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.measure import Row, time_row, times
 from segcal.hardware import channels_last, keep_pages
+from segcal.inference import volume_logits
 from segcal.losses import mbls
 from segcal.networks import build_network
 
@@ -39,6 +40,20 @@ def rows() -> Iterator[Row]:
 
     fused, loop = (adam_step(fused=fused) for fused in (True, False))
     yield time_row("Adam's step, unet width 8", "a loop over tensors", fused, loop, 1.0, 15)
+
+    keep_pages()
+    network, image = channels_last(build_network("unet", 1, 3, width=8).eval()), torch.rand(36, 1, 52, 42)
+
+    @torch.inference_mode()
+    def by_four() -> None:
+        for part in image.split(4):
+            network(part.contiguous(memory_format=torch.channels_last))
+
+    @torch.inference_mode()
+    def by_many() -> None:
+        volume_logits(network, image, (52, 42))
+
+    yield time_row("inference (36, 1, 52, 42), width 8", "four slices at a time", by_many, by_four, 1.0, 15)
 
 
 def adam_step(*, fused: bool) -> Callable[[], object]:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal.config import RunSettings, checked
-from segcal.hardware import INFERENCE_BATCH, channels_last
+from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
 from segcal.store import read_run
 from segcal.types import UserError
@@ -60,7 +60,7 @@ def volume_logits(network: nn.Module, image: Tensor, frame: Sequence[int]) -> Te
     height, width = image.shape[2:]
     margin = (0, max(0, frame[1] - width), 0, max(0, frame[0] - height))
     parts = []
-    for part in image.split(INFERENCE_BATCH):
+    for part in image.split(inference_batch(max(height, frame[0]), max(width, frame[1]))):
         framed = F.pad(part, margin).contiguous(memory_format=torch.channels_last)
         parts.append(network(framed)[:, :, :height, :width].float())
     return torch.cat(parts).contiguous()
@@ -81,5 +81,6 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot load the weights of {root} ({reason}); train it again with --again") from None
+    keep_pages()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Run(root, info, channels_last(network.eval().to(where)), where)
