@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from made_runs import COLOURS, made_run
+from matplotlib.contour import QuadContourSet
 from test_figures import all_text, check_layout, lines, look
 from typer.testing import CliRunner
 
@@ -262,6 +263,7 @@ def networks(tmp_path_factory):
     """Two runs with real, if untrained, networks on real, if synthetic, cases."""
     root = tmp_path_factory.mktemp("networks")
     cases = prepare("phantom", None, root, n_cases=8, shape=(4, 24, 28), workers=1).cases
+    write_json(cases.root / "cases.json", cases.info | {"orientation": "RAS"})  # from back to front, from left to right
     for i, loss in enumerate(("ce", "mbls")):
         data = {"name": cases.name, "classes": list(cases.classes), "channels": list(cases.channels), "regions": {}}
         folder = made_run(root / "runs", loss, loss, dataset=cases.name, classes=cases.classes, data=cases.root)
@@ -295,8 +297,17 @@ def test_one_case_through_the_networks(networks, monkeypatch):
     image, label = volume(cases, case)
     z = max(range(len(label)), key=lambda i: int((label[i] > 0).sum()))
     pictures = {ax.get_title(): ax.images[0].get_array() for ax in figure.axes if ax.images and ax.get_title()}
-    np.testing.assert_array_equal(pictures["image"], image[z, 0])
-    confidence = torch.softmax(open_run(folder / "mbls").logits(image), 1).amax(1)[z].numpy()
+    np.testing.assert_array_equal(pictures["image"], image[z, 0].numpy()[::-1, ::-1])  # front up, the right on the left
+    (shown,) = (ax for ax in figure.axes if ax.get_title() == "image")
+    places = {text.get_text(): text.get_position() for text in shown.texts}
+    assert places["R"][0] < places["L"][0]
+    assert places["A"][1] > places["P"][1]
+    (drawn,) = (ax for ax in figure.axes if ax.get_title() == "reference")
+    outlines = [c.get_paths()[0] for c in drawn.collections if isinstance(c, QuadContourSet)]
+    turned = label[z].numpy()[::-1, ::-1]
+    inside = [path.contains_points(np.argwhere(turned > 0)[:, ::-1]) for path in outlines]
+    assert np.any(inside, axis=0).mean() > 0.9
+    confidence = torch.softmax(open_run(folder / "mbls").logits(image), 1).amax(1)[z].numpy()[::-1, ::-1]
     assert any(ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes)
     assert f"ECE {scored(folder / 'mbls', 'ece', 'all')[case]:.3f}" in all_text(figure)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -303,17 +304,33 @@ def test_damaged_sets_are_not_opened(tmp_path):
         open_cases(tmp_path)
 
 
-def test_contact_sheets_show_the_middle_of_the_labelled_slices(tmp_path):
+def as_radiologists_see(volume, code):
+    """A volume (z, y, x) whose axes go the ways of `code`, turned by SimpleITK: rows to the back, columns to the left."""
+    image = sitk.GetImageFromArray(volume)
+    image.SetDirection(sitk.DICOMOrient(sitk.Image(2, 2, 2, sitk.sitkUInt8), code).GetDirection())
+    return sitk.GetArrayFromImage(sitk.DICOMOrient(image, "LPS"))
+
+
+@pytest.mark.parametrize("code", ["RAS", "LAS", "RPS", "LPS", None])
+def test_contact_sheets_show_the_middle_of_the_labelled_slices(code, tmp_path):
     cases = prepare("mine", raw("msd", tmp_path / "raw"), tmp_path / "cases").cases
+    cases = replace(cases, info=cases.info | {"orientation": code})
+    cases.case(cases.ids[0])["spacing"] = [3.0, 2.0, 1.0]
     chosen = inspect.middle_slices(cases, 3)
-    assert [id for id, _, _ in chosen] == [cases.ids[0], cases.ids[4], cases.ids[7]]
-    for id, image, label in chosen:
+    assert [view.id for view in chosen] == [cases.ids[0], cases.ids[4], cases.ids[7]]
+    for id, image, label, _, _ in chosen:
         labelled = cases.case(id)["foreground_slices"]
         z = labelled[len(labelled) // 2]
-        np.testing.assert_array_equal(label, cases.label(id)[z])
-        np.testing.assert_array_equal(image, cases.image(id)[z, 0])
+        stored = np.array(cases.label(id)), np.array(cases.image(id)[:, 0])
+        for found, volume in zip((label, image), stored, strict=True):
+            np.testing.assert_array_equal(found, (as_radiologists_see(volume, code) if code else volume)[z])
     figure = contact_sheet(chosen, cases.classes, cases.info["colours"], "sheet")
-    image, label = chosen[0][1:]
+    assert [ax.get_aspect() for ax in figure.axes[:2]] == [2, chosen[1].aspect]
+    letters = [{text.get_text(): text.get_position() for text in ax.texts} for ax in figure.axes[:3]]
+    for found in letters:
+        assert set(found) == (set("RLAP") if code else set())
+        assert not code or (found["R"][0] < found["L"][0] and found["A"][1] > found["P"][1])
+    label = chosen[0].label
     outlines = [c for c in figure.axes[0].collections if isinstance(c, QuadContourSet)]
     assert len(outlines) == len(set(np.unique(label)) - {0})
     (path,) = outlines[0].get_paths()

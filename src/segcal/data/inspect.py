@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from segcal.data.orientation import edges, turned
 from segcal.store import CaseSet
 
 
@@ -66,15 +69,25 @@ def warnings(cases: CaseSet) -> list[str]:
     return found
 
 
-def middle_slices(cases: CaseSet, n: int) -> list[tuple[str, Any, Any]]:
-    """`n` cases spread over the data set: id, image slice (H, W) of the first channel, label slice (H, W).
+class SliceView(NamedTuple):
+    """A slice of a case as it is shown: turned as `edges` says, with the height of a voxel over its width."""
 
-    The slice is the one in the middle of the labelled ones.
-    """
+    id: str
+    image: NDArray[Any]  # (H, W), of the first channel
+    label: NDArray[Any]  # (H, W)
+    aspect: float
+    edges: Mapping[str, Any]
+
+
+def middle_slices(cases: CaseSet, n: int) -> list[SliceView]:
+    """Of `n` cases spread over the data set the slice in the middle of the labelled ones."""
     ids = [cases.ids[i] for i in np.linspace(0, len(cases.ids) - 1, min(n, len(cases.ids))).round().astype(int)]
-    chosen = []
+    ends, chosen = edges(cases.info), []
     for id in ids:
-        labelled = cases.case(id)["foreground_slices"]
-        z = labelled[len(labelled) // 2] if labelled else cases.case(id)["shape"][0] // 2
-        chosen.append((id, np.array(cases.image(id)[z, 0]), np.array(cases.label(id)[z])))
+        record = cases.case(id)
+        labelled = record["foreground_slices"]
+        z = labelled[len(labelled) // 2] if labelled else record["shape"][0] // 2
+        image, label = (turned(np.array(part), ends["flip"]) for part in (cases.image(id)[z, 0], cases.label(id)[z]))
+        _, height, width = record["spacing"]
+        chosen.append(SliceView(id, image, label, height / width, ends))
     return chosen

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
 
 from segcal.data.catalog import class_colours
+from segcal.data.orientation import edges, turned
 from segcal.data.slices import volume
 from segcal.evaluation import data_of
 from segcal.figures import pictures
@@ -34,23 +38,28 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
     except UserError:
         return None
     z = int((label > 0).flatten(1).sum(1).argmax())
-    outcomes = {}
+    outcomes, ends = {}, edges(cases.info)
+
+    def shown(slice: Tensor) -> NDArray[Any]:
+        return turned(slice.numpy(), ends["flip"])
+
     for key, run in runs.items():
         logits = run.logits(image)
         confidence = torch.softmax(logits[z], 0).amax(0)
         top = reliability(logits, label).top
         sums = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
-        outcomes[key] = Outcome(label_map(logits)[z].numpy(), confidence.numpy(), sums)
+        outcomes[key] = Outcome(shown(label_map(logits)[z]), shown(confidence), sums)
     spacing = cases.case(case)["spacing"]  # z, y, x
     classes = results.data(dataset)["classes"]
     return pictures.qualitative(
-        image[z, 0].numpy(),
-        label[z].numpy(),
+        shown(image[z, 0]),
+        shown(label[z]),
         outcomes,
         {c.key: c.label for c in contenders},
         classes,
         class_colours(len(classes)),
         aspect=spacing[1] / spacing[2],
+        edges=ends,
         title=f"{case}, slice {z + 1} of {len(label)}",
     )
 

@@ -5,7 +5,7 @@ Methods are coloured areas, lines and markers on white; classes are outlines on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
+
+from segcal.figures.style import SMALL
 
 GROUND = "#4D4D4D"
 """The grey that stands for an image in a legend."""
@@ -35,6 +37,19 @@ def show_image(ax: Axes, image: NDArray[Any], aspect: float = 1.0) -> None:
     """A slice (H, W) in grey, its few brightest voxels white; `aspect` is the height of a voxel over its width."""
     white = max(float(np.quantile(image, 0.995)), 1e-6)
     ax.imshow(image, cmap="gray", vmin=0.0, vmax=white, aspect=aspect, interpolation="nearest")
+
+
+PLACES = {"top": (0.5, 0.98), "bottom": (0.5, 0.02), "left": (0.02, 0.5), "right": (0.98, 0.5)}
+
+
+def add_letters(ax: Axes, edges: Mapping[str, Any]) -> None:
+    """The letters (R, L, A, P, S, I) of the sides of a slice, where they are known."""
+    for side, (x, y) in PLACES.items():
+        if side in edges:
+            sideways = {"left": "left", "right": "right"}.get(side, "center")
+            upright = {"top": "top", "bottom": "bottom"}.get(side, "center")
+            text = ax.text(x, y, edges[side], transform=ax.transAxes, ha=sideways, va=upright, color="white", fontsize=SMALL)
+            text.set_path_effects([withStroke(linewidth=1.5, foreground="black")])
 
 
 def draw_outlines(ax: Axes, labels: NDArray[Any], colours: Sequence[str], *, width: float = 0.9) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from segcal.figures.calibration import draw_diagram
-from segcal.figures.outlines import class_handles, draw_outlines, show_image
+from segcal.figures.outlines import add_letters, class_handles, draw_outlines, show_image
 from segcal.figures.style import DOUBLE, MM, SMALL, add_handles, legend_size, panels, shortened, styled
 from segcal.figures.values import BinSums
 
@@ -38,11 +38,13 @@ def qualitative(
     colours: Sequence[str],
     *,
     aspect: float = 1.0,
+    edges: Mapping[str, Any] | None = None,
     title: str = "",
 ) -> Figure:
     """Image and reference, and per contender its masks, its confidence and its reliability on the whole case.
 
-    `image` and `reference` are (H, W); `aspect` is the height of a voxel over its width.
+    `image` and `reference` are (H, W); `aspect` is the height of a voxel over its width, `edges` the letters of the
+    slice's sides if they are known (`segcal.data.orientation`); slices are drawn as they are given.
     """
     keys = list(outcomes)
     blocks = [keys[i : i + IN_A_ROW] for i in range(0, len(keys), IN_A_ROW)]
@@ -60,6 +62,7 @@ def qualitative(
     for b, block in enumerate(blocks):
         masks, sure, right = axes[3 * b : 3 * b + 3]
         _show_slice(masks[0], image, None, colours, aspect, "image")
+        add_letters(masks[0], edges or {})
         _show_slice(sure[0], image, reference, colours, aspect, "reference")
         for column, key in enumerate(block, start=1):
             found = outcomes[key]

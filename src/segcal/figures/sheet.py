@@ -1,33 +1,38 @@
-"""Figures: values in, a matplotlib Figure out; no function here touches a file or global state."""
+"""Many cases at a glance: a slice of each with the outlines of its classes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from segcal.figures.outlines import class_handles, draw_outlines, show_image
+from segcal.data.inspect import SliceView
+from segcal.figures.outlines import add_letters, class_handles, draw_outlines, show_image
+from segcal.figures.style import DOUBLE, MM, add_handles, legend_size, panels, shortened, styled
+
+IN_A_ROW = 6
 
 
-def contact_sheet(
-    slices: Sequence[tuple[str, NDArray[Any], NDArray[Any]]], classes: Sequence[str], colours: Sequence[str], title: str
-) -> Figure:
-    """A sheet of slices in grey with the outline of each class in its colour."""
-    columns = min(6, len(slices))
+@styled
+def contact_sheet(slices: Sequence[SliceView], classes: Sequence[str], colours: Sequence[str], title: str) -> Figure:
+    """A sheet of slices in grey with the outline of each class in its colour, in true proportion, with letters at the sides."""
+    columns = min(IN_A_ROW, len(slices))
     rows = math.ceil(len(slices) / columns)
-    figure = Figure(figsize=(1.6 * columns, 1.8 * rows + 0.7), layout="constrained")
-    figure.suptitle(title, fontsize=10)
-    axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
-    for ax in axes:
+    each = DOUBLE / IN_A_ROW
+    tallest = max(view.aspect * view.image.shape[0] / view.image.shape[1] for view in slices)
+    tall = each * float(np.clip(tallest, 0.4, 2))
+    width = max(columns, 2) * each  # room for the title
+    _, room = legend_size(classes, width)
+    figure, axes = panels(rows, columns, width=width, height=rows * (tall + 4 * MM) + 6 * MM + room)
+    figure.suptitle(title)
+    for ax in axes.flat:
         ax.set_axis_off()
-    for ax, (name, image, label) in zip(axes, slices, strict=False):
-        show_image(ax, image)
-        ax.set_title(name if len(name) <= 22 else f"{name[:21]}…", fontsize=6)
-        draw_outlines(ax, label, colours)
-    handles = class_handles(classes, colours)
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(classes)), fontsize=7, frameon=False)
+    for ax, view in zip(axes.flat, slices, strict=False):
+        show_image(ax, view.image, view.aspect)
+        draw_outlines(ax, view.label, colours)
+        add_letters(ax, view.edges)
+        ax.set_title(shortened(view.id, 22))
+    add_handles(figure, class_handles(classes, colours))
     return figure

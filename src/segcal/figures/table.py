@@ -96,7 +96,8 @@ FIGURES: dict[str, FigureRow] = {
         "One case",
         "The test case whose DSC, mean over methods, is the median of all, in its slice with most foreground. Top: image "
         "and outlines of the predicted classes; middle: reference and confidence of the predicted class; bottom: "
-        "reliability over the foreground voxels of the whole case.",
+        "reliability over the foreground voxels of the whole case. Letters are the sides of the patient: right, left, "
+        "anterior, posterior, superior, inferior.",
         "the networks' weights and the prepared data set where it was",
     ),
     "robustness": FigureRow(
