@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from segcal.inference import open_run
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.store import alone, read_run, write_json
-from segcal.training import train
+from segcal.training import callbacks, train
 from segcal.types import UserError
 
 SMALL = ["network.width=2", "training.batch=4"]
@@ -368,3 +369,17 @@ def test_data_that_moved_are_found_again(cases, tmp_path, monkeypatch):
     assert evaluate(open_run(tmp_path / "run"), split="val", cases=open_cases(tmp_path / "moved"))
     train(run_settings({"data": "moved", "training.epochs": 1}, overrides=SMALL), tmp_path / "run", progress=False)
     assert evaluate(open_run(tmp_path / "run"), split="train")
+
+
+def test_the_bar_tells_the_time_of_the_whole_run(monkeypatch):
+    """Resumed at step 20 of 60, then 10 steps in 5 seconds: 30 more take 15."""
+    clock = iter([100.0, 105.0])
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: next(clock))
+    for name in ("on_train_start", "get_metrics"):
+        monkeypatch.setattr(callbacks.RichProgressBar, name, lambda *_: {"val_dice": 0.5})
+    bar = callbacks.Bar()
+    trainer = SimpleNamespace(global_step=20, num_training_batches=10, max_epochs=6)
+    bar.on_train_start(trainer, None)
+    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5}
+    trainer.global_step = 30
+    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5, "whole run": "0:00:15 left"}

@@ -147,7 +147,8 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"the setting {key} is missing"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, _keys(RunSettings), n=1, cutoff=0.5)
+        known = _keys(RunSettings) if "." in key else list(RunSettings.model_fields)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         return f"unknown setting {key!r}" + (
             f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(_keys(RunSettings))}"
         )

@@ -127,12 +127,14 @@ class _Study:
             for job, outcome in outcomes:
                 if outcome.error:
                     self.failed[job.name] = outcome.error
-                    self.watch.says(f"failed: {job.name}: {outcome.error}")
+                    said = f"failed: {job.name}: {outcome.error}"
                 elif job.kind == "finish":
                     self.finished.add(job.name)
-                    self.watch.says(f"scored: {job.name}")
+                    said = f"scored: {job.name}"
                 else:
-                    self.watch.says(f"trained: {job.name}: validation DSC {outcome.value['val_dice']:.4f}")
+                    said = f"trained: {job.name}: validation DSC {outcome.value['val_dice']:.4f}"
+                tick(())  # so that what is said of all cells counts this one
+                self.watch.says(said)
                 for line in outcome.value.get("warnings", ()):
                     self.watch.says(f"warning: {job.name}: {line}")
                 self._note()

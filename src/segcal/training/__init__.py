@@ -29,7 +29,7 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
 from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, sweep, write_json
-from segcal.training.callbacks import Best, Checkpoints, Log
+from segcal.training.callbacks import Bar, Best, Checkpoints, Log
 from segcal.training.module import Segmentation
 from segcal.types import IGNORE, UserError
 
@@ -168,9 +168,7 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
     )
     callbacks: list[Callback] = [best, Log(out), checkpoints]
     if progress:
-        from lightning.pytorch.callbacks import RichProgressBar
-
-        callbacks.append(RichProgressBar(refresh_rate=10, console_kwargs={"stderr": True}))
+        callbacks.append(Bar())
     kwargs: dict[str, Any] = {
         "accelerator": machine.accelerator,
         "devices": machine.devices,

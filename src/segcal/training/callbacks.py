@@ -5,13 +5,14 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from segcal.store import read_rows, replacing, save_weights, write_rows
 from segcal.training.module import Segmentation
@@ -92,6 +93,28 @@ class Log(Callback):
         row |= {"lr": self.lr, "seconds": round(time.perf_counter() - self.start, 2), "memory_mb": round(memory.item())}
         before = [old for old in read_rows(self.path) if int(old["epoch"]) < trainer.current_epoch]
         write_rows(self.path, [*before, row])
+
+
+class Bar(RichProgressBar):
+    """Lightning's bar of an epoch, with the time that the whole run still needs."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=10, console_kwargs={"stderr": True})
+        self.start, self.first = 0.0, 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock; a resumed run has steps behind it already."""
+        super().on_train_start(trainer, pl_module)
+        self.start, self.first = time.perf_counter(), trainer.global_step
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        """Validation scores, and the time left; validation takes its share of every step."""
+        found: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
+        done = trainer.global_step - self.first
+        if done:
+            steps = int(trainer.num_training_batches) * (trainer.max_epochs or 0) - trainer.global_step
+            found["whole run"] = f"{timedelta(seconds=round((time.perf_counter() - self.start) * steps / done))} left"
+        return found
 
 
 def _peak_memory() -> float:

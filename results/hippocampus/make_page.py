@@ -1,0 +1,186 @@
+"""Write `docs/results/hippocampus.md` and its figures from the packed studies beside this file.
+
+python results/hippocampus/make_page.py            writes the page and the figures
+python results/hippocampus/make_page.py --print    prints the page instead; a test compares that with the file
+
+Every number of the page is computed here from the scores; `page.md.j2` holds the words.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+
+from segcal.figures import save_figures
+from segcal.losses import LOSSES
+from segcal.metrics import METRICS
+from segcal.published import published
+from segcal.ranking import pairwise
+from segcal.results import Contender, Results, read_results
+from segcal.tables import TABLES, to_markdown
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "results" / "hippocampus.md"
+FIGURES = ("learning_curves", "reliability", "dice_vs_ece", "sensitivity", "robustness", "rank_heatmap")
+DATA = "hippocampus"
+SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
+
+
+class Study:
+    """A packed study, and what the page says of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.all = read_results([HERE / name])
+
+    @cached_property
+    def results(self) -> Results:
+        """The paper's seven methods alone: ranks and tests are among them."""
+        return replace(self.all, contenders=tuple(c for c in self.all.contenders if c.key in SEVEN))
+
+    @property
+    def n_seeds(self) -> int:
+        """How many seeds every method has."""
+        (n,) = {len(c.runs) for c in self.all.contenders}
+        return n
+
+    def table(self, key: str, *, published: bool = False, variants: bool = False) -> str:
+        """A table of `segcal compare`, without its title."""
+        table = TABLES[key](self.all if variants else self.results, DATA, published=published)
+        return "" if table is None else to_markdown(table).partition("\n\n")[2].strip()
+
+    def mean(self, key: str, metric: str, calibrator: str = "") -> float:
+        """The mean over test cases, after the mean over seeds."""
+        kind = self.all.overall_class(DATA, metric)
+        return float(self.all.per_case(DATA, metric, kind, calibrator=calibrator)[key].mean())
+
+    def value(self, key: str, metric: str, calibrator: str = "") -> str:
+        """The same as text."""
+        return _text(self.mean(key, metric, calibrator), metric)
+
+    def against(self, a: str, b: str, metric: str, calibrator: str = "") -> str:
+        """Two means and the p of their difference: `0.098 against 0.142 (p = 0.003)`."""
+        kind = self.all.overall_class(DATA, metric)
+        values = self.all.per_case(DATA, metric, kind, calibrator=calibrator)[[a, b]]
+        (p,) = pairwise(values, metric, self.all.patients(DATA))["p"]
+        said = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+        return f"{_text(values[a].mean(), metric)} against {_text(values[b].mean(), metric)} ({said})"
+
+    def change(self, key: str, metric: str, than: str = "ce") -> str:
+        """How much a mean differs from another's, in percent of it: `-31 %`."""
+        return _percent(self.mean(key, metric) / self.mean(than, metric) - 1)
+
+    def chosen(self, key: str) -> str:
+        """The setting that validation chose."""
+        return self._contender(key).setting
+
+    def runs(self, key: str) -> str:
+        """The names of the chosen runs."""
+        return ", ".join(f"`{run}`" for run in self._contender(key).runs)
+
+    def epochs(self) -> int:
+        """Epochs of every run."""
+        return int(next(iter(self.all.runs.values()))["settings"]["training"]["epochs"])
+
+    def hours(self) -> str:
+        """The time that all trainings took together."""
+        return f"{sum(info['seconds'] for info in self.all.runs.values()) / 3600:.1f}"
+
+    def settings_tried(self) -> str:
+        """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC; means over seeds."""
+        return _table(["", "validation DSC ↑", "validation ECE ↓", "best epoch", "chosen"], self._tried())
+
+    def _tried(self) -> Iterator[list[str]]:
+        for c in self.all.contenders:
+            for setting, runs in sorted(c.runs_tried.items(), key=lambda item: _number(item[0])):
+                best = [self.all.runs[run]["best"] for run in runs]
+                dice, ece = ([b[key] for b in best] for key in ("val_dice", "val_ece"))
+                label = f"{c.label}, {setting.replace('=', ' ')}" if setting else c.label
+                epochs = ", ".join(str(b["epoch"] + 1) for b in best)
+                yield [label, _spread(dice), _spread(ece), epochs, "yes" if setting == c.setting else ""]
+
+    def cece_table(self) -> str:
+        """CECE as mean and as sum over the classes, beside the paper's."""
+        n_classes = len(self.all.data(DATA)["classes"]) + 1
+        rows = []
+        for key in SEVEN:
+            theirs, ece = _published(key, "cece"), _published(key, "ece")
+            mean, own = self.mean(key, "cece"), self.mean(key, "ece")
+            ratios = [f"{mean / own:.2f}", f"{n_classes * mean / own:.2f}", f"{theirs / ece:.2f}"]
+            rows.append([LOSSES[key].label, f"{mean:.3f}", f"{n_classes * mean:.3f}", f"{theirs:.3f}", *ratios])
+        heads = ["", "mean over classes", "sum", "published", "mean / ECE", "sum / ECE", "published / ECE"]
+        return _table(heads, rows)
+
+    def _contender(self, key: str) -> Contender:
+        return next(c for c in self.all.contenders if c.key == key)
+
+
+def published_change(metric: str, key: str = "mbls", than: str = "ce") -> str:
+    """How much a published mean differs from another, in percent of it."""
+    return _percent(_published(key, metric) / _published(than, metric) - 1)
+
+
+def _published(key: str, metric: str) -> float:
+    table = "calibration" if METRICS[metric].of == "bins" else "discriminative"
+    rows = published(DATA)
+    kind = "all" if METRICS[metric].of == "bins" else "mean"
+    wanted = {"table": table, "class": kind, "method": key, "metric": metric}
+    for column, value in wanted.items():
+        rows = rows[rows[column] == value]
+    return float(rows["value"].iloc[0])
+
+
+def _text(value: float, metric: str) -> str:
+    return f"{value:.{2 if METRICS[metric].of == 'surfaces' else 3}f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.0f} %".replace("-", "−")
+
+
+def _number(setting: str) -> float:
+    return float(setting.partition("=")[2] or 0)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """A mean, and the standard deviation if there are several.
+
+    >>> _spread([0.8, 0.82])
+    '0.810 ± 0.014'
+    """
+    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+def _table(heads: Sequence[str], rows: Iterator[list[str]] | Sequence[list[str]]) -> str:
+    lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def page() -> str:
+    """The page as Markdown."""
+    studies = {path.name: Study(path.name) for path in sorted(HERE.iterdir()) if (path / "packed.json").is_file()}
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    template = environment.from_string((HERE / "page.md.j2").read_text(encoding="utf-8"))
+    return template.render(**studies, published_change=published_change, has_full="full" in studies)
+
+
+def draw() -> None:
+    """The figures of the page, beside it."""
+    for name in ("low", "full"):
+        if (HERE / name / "packed.json").is_file():
+            save_figures(Study(name).results, PAGE.parent / name, format="svg", keys=FIGURES)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--print"]:
+        print(page(), end="")
+    else:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
+        draw()
