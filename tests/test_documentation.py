@@ -8,8 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import segcal
+from segcal.tables import Cell, Row, Table, to_rich
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,3 +61,22 @@ def test_named_make_targets_exist(page):
 def test_versions_agree():
     assert f"## {segcal.__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert f"version: {segcal.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_tutorials_comparison_looks_as_the_command_prints_it():
+    """Its numbers, put into a table again and printed as to a terminal, are its text."""
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    told = re.search(r"segcal compare [^\n]*--table calibration\n```\n\n```text\n(.*?)```", page, re.S)[1]
+    heads, *lines = [
+        [text.strip() for text in re.split("[┃│]", line)[1:-1]] for line in told.splitlines() if line[0] in "┃│"
+    ]
+    rows = []
+    for label, *texts in lines:
+        pairs = [[float(part) for part in text.split(" ± ")] for text in texts]
+        rows.append(Row(label, tuple(Cell(mean, mean - half, mean + half) for mean, half in pairs), label))
+    title, notes = told.splitlines()[0].strip(), tuple(told[told.index("┘") + 2 :].splitlines())
+    table = Table("calibration", title, tuple(heads[1:]), tuple(rows), notes, (3,) * len(heads[1:]))
+    file = io.StringIO()
+    Console(file=file, width=120, force_terminal=True, color_system="standard").print(to_rich(table))
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+    assert [line.rstrip() for line in printed.splitlines()] == told.splitlines()
