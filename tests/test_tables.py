@@ -625,3 +625,21 @@ def test_every_table_of_the_study_can_be_written(study):
         for _, write in FORMATS.values():
             assert all(part in write(table) for part in ("MbLS",))
         assert np.isfinite([c.value for row in table.rows for c in row.cells if c.value is not None]).all()
+
+
+@pytest.mark.parametrize(("n_failed", "told"), [(0, ""), (1, "it failed"), (2, "they failed"), (30, "and 26 more")])
+def test_failed_cells_of_a_study_are_named_under_its_tables(n_failed, told, tmp_path):
+    for name in ("ce", "ls"):
+        write_run(tmp_path / "runs", name, name)
+    failed = {f"svls_{i}": {"status": "failed", "error": "no memory"} for i in range(n_failed)}
+    (tmp_path / "cells.json").write_text(json.dumps({"cells": failed}))
+    results = read_results([tmp_path])
+    for key in ("calibration", "discriminative"):
+        table = TABLES[key](results)
+        lines = [note for note in table.notes if "failed" in note]
+        assert len(lines) == (1 if n_failed else 0)
+        for text in (to_markdown(table), to_latex(table), shown(table, width=200)):
+            assert told in text
+            assert ("failed" in text) == bool(n_failed)
+            plain = text.replace("\\_", "_")
+            assert [name in plain for name in failed] == [i < 4 for i in range(n_failed)]

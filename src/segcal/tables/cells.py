@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -18,6 +18,7 @@ from segcal.tables.records import Cell, Row
 
 DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
 N_SAMPLES, LEVEL = 2000, 0.95
+MOST_NAMES = 4  # cells of a study that a note names one by one
 MISSED, WITHOUT, NOT_SCORED = "missed", "without", "not scored"  # what the note of a cell says
 
 
@@ -160,7 +161,23 @@ def notes_on(
         lines.append("Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them.")
     if with_published:
         lines += _published(dataset, cells, any(METRICS[c.metric].of == "surfaces" for c in columns))
-    return tuple(lines)
+    return (*lines, *failed_note(results.failed))
+
+
+def failed_note(failed: Iterable[str]) -> list[str]:
+    """What to say of the cells of a study that failed, in one sentence; nothing if none did.
+
+    >>> failed_note(["ls-s0", "ls-s1"])
+    ['Left out, for they failed in the study: ls-s0, ls-s1.']
+    >>> failed_note([f"ls-s{i}" for i in range(9)])
+    ['Left out, for they failed in the study: ls-s0, ls-s1, ls-s2, ls-s3 and 5 more.']
+    """
+    names = list(failed)
+    if not names:
+        return []
+    more = len(names) - MOST_NAMES
+    told = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return [f"Left out, for {'it' if len(names) == 1 else 'they'} failed in the study: {told}."]
 
 
 def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
