@@ -282,6 +282,14 @@ def test_inspection_finds_what_is_odd(tmp_path):
     json.dumps(facts)
 
 
+def test_cases_that_a_split_leaves_out_are_counted(tmp_path):
+    ids = [f"phantom_{i:03d}" for i in range(6)]
+    (tmp_path / "split.json").write_text(json.dumps({"train": ids[:2], "val": ids[2:3], "test": ids[3:4]}))
+    some = prepare("phantom", to=tmp_path / "some", n_cases=6, shape=(3, 24, 24), split_file=tmp_path / "split.json").cases
+    assert inspect.warnings(some) == ["2 of 6 cases are in none of train, val and test"]
+    assert inspect.warnings(prepare("phantom", to=tmp_path / "all", n_cases=6, shape=(3, 24, 24)).cases) == []
+
+
 def test_every_row_of_the_catalog_is_complete():
     for key, row in DATASETS.items():
         assert row.classes

@@ -80,9 +80,14 @@ class Study:
         """The setting that validation chose."""
         return self._contender(key).setting
 
-    def runs(self, key: str) -> str:
-        """The names of the chosen runs."""
-        return ", ".join(f"`{run}`" for run in self._contender(key).runs)
+    def cell(self, key: str) -> str:
+        """The name of the last of the chosen runs."""
+        return self._contender(key).runs[-1]
+
+    def runs_table(self) -> str:
+        """Which runs stand for each contender."""
+        rows = [[c.label, c.setting or "as it is", ", ".join(f"`{run}`" for run in c.runs)] for c in self.all.contenders]
+        return _table(["", "setting", "cells"], rows)
 
     def epochs(self) -> int:
         """Epochs of every run."""

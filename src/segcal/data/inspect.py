@@ -66,6 +66,9 @@ def warnings(cases: CaseSet) -> list[str]:
             leak = f", across {' and '.join(sorted(where))}" if len(where) > 1 else ""
             found.append(f"{', '.join(ids)} are the same image{leak}")
     found += [f"{id} was left out: {why}" for id, why in cases.info["left_out"].items()]
+    used = {id for fold in cases.info["splits"] for ids in fold.values() for id in ids}
+    if unused := len(set(cases.ids) - used):
+        found.append(f"{unused} of {len(cases.ids)} cases are in none of train, val and test")
     return found
 
 
