@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
+from segcal.data.slices import volume
 from segcal.inference import open_run
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
@@ -49,6 +51,30 @@ def weights(out):
 
 def same(a, b):
     return all(torch.equal(x, b[name]) for name, x in a.items())
+
+
+def test_the_checkpoint_is_chosen_by_raw_classes_also_where_there_are_regions(cases, tmp_path):
+    """Against Dice counted by hand on the validation volumes: that of the classes, not that of their union."""
+    shutil.copytree(cases.root, tmp_path / "cases")
+    write_json(tmp_path / "cases" / "cases.json", cases.info | {"regions": {"whole": [1, 2, 3]}})
+    quick = ["loss.name=ce_dice", "training.lr=0.02", "training.epochs=8"]  # to learn something
+    chosen = settings(cases, *quick, data=str(tmp_path / "cases"))
+    info = train(chosen, tmp_path / "run", progress=False)
+    assert info["data"]["regions"] == {"whole": [1, 2, 3]}
+    run, of_classes, of_region = open_run(tmp_path / "run"), [], []
+    for id in cases.split("val"):
+        image, label = volume(cases, id)
+        found = run.logits(image).argmax(1)
+        pairs = [(found == k, label == k) for k in range(1, len(cases.classes) + 1)]
+        of_classes.append(np.nanmean([dice_by_hand(*pair) for pair in pairs]))
+        of_region.append(dice_by_hand(found > 0, label > 0))
+    assert abs(np.mean(of_classes) - np.mean(of_region)) > 0.01  # or nothing would be shown
+    assert info["best"]["val_dice"] == pytest.approx(np.mean(of_classes), abs=1e-4)
+
+
+def dice_by_hand(found, label):
+    both = int(found.sum() + label.sum())
+    return 2 * int((found & label).sum()) / both if both else float("nan")
 
 
 def test_a_run_leaves_what_it_promises(cases, tmp_path):
