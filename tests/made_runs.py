@@ -6,7 +6,6 @@ import uuid
 
 import numpy as np
 
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
 METHODS = {  # mean Dice, and how much larger logits are than they should be
     "ce": (0.86, 1.6),
     "ce_dice": (0.868, 2.4),
@@ -117,7 +116,6 @@ def made_run(
         "regions": regions or {},
         "checksum": "0" * 64,
     }
-    about_data |= {"colours": [COLOURS[i % 8] for i in range(len(classes))]}
     about_data |= {"patients": patients} if patients else {}
     info = {
         "id": uuid.uuid5(uuid.NAMESPACE_URL, f"{dataset} {name}").hex,

@@ -36,8 +36,7 @@ def full_run(root, name, loss="ce", *, classes=("A", "B"), **kwargs):
     """A made-up run as `write_run` gives it, with all else that a real `run.json` holds."""
     folder = write_run(root, name, loss, classes=classes, **kwargs)
     info = json.loads((folder / "run.json").read_text())
-    info["data"] |= {"channels": ["MRI"], "colours": ["#E69F00", "#56B4E9", "#009E73"][: len(classes)]}
-    info["data"] |= {"recipe": {"axis": 0, "spacing": None}, "orientation": None}
+    info["data"] |= {"channels": ["MRI"], "recipe": {"axis": 0, "spacing": None}, "orientation": None}
     info["settings"] |= {"machine": {"devices": 1}}
     info["best"] |= {"epoch": 1, "val_ece": 0.1}
     info |= {"seconds": 3.0, "peak_memory_mb": 100, "versions": {"python": "3.11", "segcal": "0", "git": ""}}

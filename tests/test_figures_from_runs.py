@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_runs import COLOURS, made_run
+from made_runs import made_run
 from matplotlib.contour import QuadContourSet
 from test_figures import all_text, check_layout, lines, look
 from typer.testing import CliRunner
@@ -268,7 +268,7 @@ def networks(tmp_path_factory):
         data = {"name": cases.name, "classes": list(cases.classes), "channels": list(cases.channels), "regions": {}}
         folder = made_run(root / "runs", loss, loss, dataset=cases.name, classes=cases.classes, data=cases.root)
         info = read_json(folder / "run.json") | {"frame": [24, 28]}
-        info["data"] = data | {"checksum": cases.info["checksum"], "colours": COLOURS[: len(cases.classes)]}
+        info["data"] = data | {"checksum": cases.info["checksum"]}
         info["settings"] |= {"network": {"name": "unet", "width": 4}}
         write_json(folder / "run.json", info)
         for stale in ("scores.csv", "bins.json"):

@@ -10,7 +10,7 @@ import SimpleITK as sitk
 from matplotlib.contour import QuadContourSet
 
 from segcal.data import inspect
-from segcal.data.catalog import DATASETS, source_of
+from segcal.data.catalog import DATASETS, class_colours, source_of
 from segcal.data.images import Grid, restored
 from segcal.data.layouts import LAYOUTS, write_layout
 from segcal.data.prepare import prepare
@@ -285,9 +285,9 @@ def test_inspection_finds_what_is_odd(tmp_path):
 def test_cases_that_a_split_leaves_out_are_counted(tmp_path):
     ids = [f"phantom_{i:03d}" for i in range(6)]
     (tmp_path / "split.json").write_text(json.dumps({"train": ids[:2], "val": ids[2:3], "test": ids[3:4]}))
-    some = prepare("phantom", to=tmp_path / "some", n_cases=6, shape=(3, 24, 24), split_file=tmp_path / "split.json").cases
+    some = prepare("phantom", to=tmp_path / "some", n_cases=6, shape=(4, 24, 24), split_file=tmp_path / "split.json").cases
     assert inspect.warnings(some) == ["2 of 6 cases are in none of train, val and test"]
-    assert inspect.warnings(prepare("phantom", to=tmp_path / "all", n_cases=6, shape=(3, 24, 24)).cases) == []
+    assert inspect.warnings(prepare("phantom", to=tmp_path / "all", n_cases=6, shape=(4, 24, 24)).cases) == []
 
 
 def test_every_row_of_the_catalog_is_complete():
@@ -332,7 +332,7 @@ def test_contact_sheets_show_the_middle_of_the_labelled_slices(code, tmp_path):
         stored = np.array(cases.label(id)), np.array(cases.image(id)[:, 0])
         for found, volume in zip((label, image), stored, strict=True):
             np.testing.assert_array_equal(found, (as_radiologists_see(volume, code) if code else volume)[z])
-    figure = contact_sheet(chosen, cases.classes, cases.info["colours"], "sheet")
+    figure = contact_sheet(chosen, cases.classes, class_colours(len(cases.classes)), "sheet")
     assert [ax.get_aspect() for ax in figure.axes[:2]] == [2, chosen[1].aspect]
     letters = [{text.get_text(): text.get_position() for text in ax.texts} for ax in figure.axes[:3]]
     for found in letters:

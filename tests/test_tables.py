@@ -634,8 +634,9 @@ def test_failed_cells_of_a_study_are_named_under_its_tables(n_failed, told, tmp_
     failed = {f"svls_{i}": {"status": "failed", "error": "no memory"} for i in range(n_failed)}
     (tmp_path / "cells.json").write_text(json.dumps({"cells": failed}))
     results = read_results([tmp_path])
-    for key in ("calibration", "discriminative"):
-        table = TABLES[key](results)
+    tables = all_tables(results)
+    assert {"calibration", "ranking", "tests"} <= {table.key for table in tables}
+    for table in tables:
         lines = [note for note in table.notes if "failed" in note]
         assert len(lines) == (1 if n_failed else 0)
         for text in (to_markdown(table), to_latex(table), shown(table, width=200)):

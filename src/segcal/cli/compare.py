@@ -39,9 +39,12 @@ def compare(
     check_choice("format", format, ("terminal", "csv", "markdown", "latex"))
     before_torch()
     from segcal.results import read_results
-    from segcal.tables import FORMATS, all_tables, save_tables, to_rich
+    from segcal.tables import FORMATS, all_tables, failed_note, save_tables, to_rich
 
-    tables = all_tables(read_results(runs), table, calibrator=calibrator, published=published)
+    results = read_results(runs)
+    tables = all_tables(results, table, calibrator=calibrator, published=published)
+    for line in failed_note(results.failed) if format == "csv" or as_json else ():  # the others have it among their notes
+        print(f"note: {line}", file=sys.stderr)
     for path in save_tables(tables, out) if out is not None else ():
         print(f"wrote {path}", file=sys.stderr)
     if as_json:

@@ -170,10 +170,12 @@ def inspect(
     for line in facts["warnings"]:
         table.add_row("[yellow]warning[/]", Text(line))
     if figure is not None:
+        from segcal.data.catalog import class_colours
         from segcal.figures import contact_sheet
 
         title = f"{found.name}: {facts['cases']} cases"
-        save_figure(figure, contact_sheet(middle_slices(found, n), found.classes, found.info["colours"], title))
+        sheet = contact_sheet(middle_slices(found, n), found.classes, class_colours(len(found.classes)), title)
+        save_figure(figure, sheet)
         table.add_row("contact sheet", Text(str(figure)))
     show(facts, table, as_json)
 

@@ -22,7 +22,7 @@ import SimpleITK as sitk
 from segcal import __version__
 from segcal.data import splits
 from segcal.data.case import prepare_case
-from segcal.data.catalog import Recipe, Source, changed_recipe, class_colours, source_of
+from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
 from segcal.data.readers import RawCase
@@ -265,7 +265,6 @@ def _info(job: _Job, records: dict[str, Any], left_out: dict[str, str], split_fi
         "segcal": __version__,
         "name": job.name,
         "classes": job.source.classes,
-        "colours": class_colours(len(job.source.classes)),
         "regions": job.source.regions,
         "channels": job.source.channels,
         "ignored_label": IGNORED,

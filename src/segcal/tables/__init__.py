@@ -7,10 +7,12 @@ stand in `penalty`, other networks in `backbones`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from segcal.calibrators import CALIBRATORS
 from segcal.results import Results
+from segcal.tables.cells import failed_note
 from segcal.tables.means import backbones, calibration, discriminative, penalty, posthoc, robustness, selection
 from segcal.tables.ranks import ranking, tests
 from segcal.tables.records import NONE, Cell, Row, Table, stacked
@@ -19,8 +21,8 @@ from segcal.tables.terminal import to_rich
 from segcal.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
 
-__all__ = ["FORMATS", "NEEDS", "NONE", "TABLES", "Cell", "Maker", "Row", "Table", "all_tables", "save_tables", "to_csv"]
-__all__ += ["to_latex", "to_markdown", "to_rich"]
+__all__ = ["FORMATS", "NEEDS", "NONE", "TABLES", "Cell", "Maker", "Row", "Table", "all_tables", "failed_note", "save_tables"]
+__all__ += ["to_csv", "to_latex", "to_markdown", "to_rich"]
 
 
 class Maker(Protocol):
@@ -41,7 +43,7 @@ def _per_dataset(make: Callable[[Results, str, str, bool], Table | None]) -> Mak
         for name in names:
             check_choice("data set", name, results.datasets)
         made = (make(results, name, calibrator, published) for name in names)
-        return stacked([table for table in made if table is not None])
+        return _with_failures(results, stacked([table for table in made if table is not None]))
 
     maker.__doc__ = make.__doc__
     return maker
@@ -49,7 +51,12 @@ def _per_dataset(make: Callable[[Results, str, str, bool], Table | None]) -> Mak
 
 def _ranking(results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False) -> Table | None:
     _check(calibrator)
-    return ranking(results, dataset, calibrator=calibrator)
+    return _with_failures(results, ranking(results, dataset, calibrator=calibrator))
+
+
+def _with_failures(results: Results, table: Table | None) -> Table | None:
+    """No table is silent on cells that are missing from it."""
+    return table and replace(table, notes=(*table.notes, *failed_note(results.failed)))
 
 
 def _check(calibrator: str) -> None:

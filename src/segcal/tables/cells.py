@@ -161,7 +161,7 @@ def notes_on(
         lines.append("Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them.")
     if with_published:
         lines += _published(dataset, cells, any(METRICS[c.metric].of == "surfaces" for c in columns))
-    return (*lines, *failed_note(results.failed))
+    return tuple(lines)
 
 
 def failed_note(failed: Iterable[str]) -> list[str]:

@@ -143,7 +143,7 @@ def _quieten() -> None:
 
 def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
     """What a run remembers of its data."""
-    keys = ("name", "classes", "channels", "regions", "checksum", "colours", "orientation")
+    keys = ("name", "classes", "channels", "regions", "checksum", "orientation")
     patients = {id: record["patient"] for id, record in cases.info["cases"].items() if record["patient"] != id}
     sizes = {name: len(cases.split(name, fold)) for name in ("train", "val", "test")}
     found = {key: cases.info[key] for key in keys} | {"recipe": cases.info["settings"]["recipe"]}
