@@ -50,6 +50,8 @@ def test_what_decides_the_result():
     [
         (["training.epoch=3"], "unknown setting 'training.epoch'; did you mean 'training.epochs'?"),
         (["trainig.epochs=3"], "unknown setting 'trainig'; did you mean 'training'?"),
+        (["epochs=3"], "unknown setting 'epochs'; did you mean 'training.epochs'?"),
+        (["marign=3"], "unknown setting 'marign'; choose from data, fold"),
         (["trainig.epochs=3"], "unknown setting 'trainig'"),
         (["training.epochs=0"], "setting training.epochs: input should be greater than or equal to 1; got 0"),
         (["training.epochs=many"], 'setting training.epochs: input should be a valid integer.*got "many"'),

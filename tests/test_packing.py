@@ -1,14 +1,22 @@
 """A packed study is read like the study itself, and tells nothing of the machine."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from made_runs import made_run
+from report_runs import tiny_runs
 from typer.testing import CliRunner
 
 from segcal.cli import app
+from segcal.config import checked
+from segcal.inference import open_run
 from segcal.results import pack, read_results
+from segcal.store import read_run
+from segcal.study.folder import Folder
+from segcal.training import train
 from segcal.types import UserError
 
 SECRET = "/home/someone/private/made"
@@ -85,15 +93,58 @@ def test_a_damaged_archive_is_named(study, tmp_path):
     pack([study], tmp_path / "packed")
     path = tmp_path / "packed" / "runs" / "ce-s0" / "scores.csv.gz"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"scores.csv is damaged"):
+    with pytest.raises(UserError, match=r"scores.csv.gz is damaged; get the packed study again"):
         read_results([tmp_path / "packed"])
+    pack([study], tmp_path / "other")
+    bins = tmp_path / "other" / "runs" / "ce-s0" / "bins.json.gz"
+    bins.write_bytes(bins.read_bytes()[:200])
+    found = read_results([tmp_path / "other"])
+    with pytest.raises(UserError, match=r"bins.json.gz is damaged"):
+        found.bins(found.contenders[0])
+
+
+def test_reasons_of_failures_stay_at_home(study, tmp_path):
+    own = tmp_path / "own"
+    shutil.copytree(study, own)
+    sentence = f"OSError: no space left: {SECRET}"
+    (own / "cells.json").write_text(json.dumps({"cells": {"ls-s0": {"status": "failed", "error": sentence}}}))
+    (own / "selection.json").write_text(json.dumps({"contenders": [{"left_out": {"ls-s0": sentence, "ls-s1": ""}}]}))
+    pack([own], tmp_path / "packed")
+    assert not any(b"private" in value for value in contents(tmp_path / "packed").values())
+    assert read_results([tmp_path / "packed"]).failed == {"ls-s0": "it failed"}
+    with pytest.raises(UserError, match="are two studies; pack each into a folder of its own"):
+        pack([own, study], tmp_path / "both")
+
+
+def test_own_files_beside_are_not_lost(study, tmp_path, monkeypatch):
+    pack([study], tmp_path / "packed")
+    (tmp_path / "packed" / "README.md").write_text("mine")
+    with pytest.raises(UserError, match="also holds README.md, which would be lost"):
+        pack([study], tmp_path / "packed")
+    (tmp_path / "packed" / "README.md").unlink()
+    monkeypatch.chdir(tmp_path / "packed")
+    before = contents(tmp_path / "packed")
+    pack([study], Path())  # the folder that one is in
+    assert contents(tmp_path / "packed") == before
+
+
+def test_a_packed_run_is_for_comparing_alone(tmp_path):
+    """It has scores, which would be taken for those of new weights, and no weights of its own."""
+    pack(tiny_runs(), tmp_path / "packed")
+    run = tmp_path / "packed" / "runs" / "ce"
+    settings = checked(read_run(tiny_runs()[0])["settings"])
+    for attempt in (lambda: open_run(run), lambda: train(settings, run, again=True, progress=False)):
+        with pytest.raises(UserError, match="is a packed copy of a run, for comparing alone"):
+            attempt()
+    with pytest.raises(UserError, match="is a packed copy of a run"):
+        Folder(tmp_path / "packed").adopted([])
 
 
 def test_the_verbs_read_it(study, tmp_path):
     out = tmp_path / "packed"
     ran = CliRunner().invoke(app, ["pack", str(study), "--out", str(out)])
     assert ran.exit_code == 0
-    assert "4" in ran.stdout
+    assert json.loads(CliRunner().invoke(app, ["pack", str(study), "--out", str(out), "--json"]).stdout)["runs"] == 4
     tables = [CliRunner().invoke(app, ["compare", str(folder), "--format", "csv"]).stdout for folder in (study, out)]
     assert tables[0] == tables[1] != ""
     ran = CliRunner().invoke(app, ["figures", str(out), "--out", str(tmp_path / "figures")])

@@ -362,6 +362,9 @@ def test_results_do_not_depend_on_the_number_of_workers(done, cases, plan_file, 
 def test_a_plan_may_grow_but_not_change(done, cases, plan_file, tmp_path):
     out = tmp_path / "grown"
     shutil.copytree(done[0], out)
+    plan = json.loads((out / "plan.json").read_text())
+    plan["cells"] = {name: cell for name, cell in plan["cells"].items() if "methods" in cell["sections"]}
+    (out / "plan.json").write_text(json.dumps(plan))  # as if it had been of that section alone
     before = {name: read_run(out / "runs" / name)["id"] for name in ("ce-unet-s0", "mbls-margin1-unet-s0")}
     data, only = str(cases.root), ["methods"]
     grown = run_study(
@@ -375,6 +378,16 @@ def test_a_plan_may_grow_but_not_change(done, cases, plan_file, tmp_path):
         run_study(read_plan(plan_file, data=data, overrides=["training.epochs=4"]), out, workers=1)
     with pytest.raises(UserError, match="was started with another network"):
         run_study(read_plan(plan_file, data=data, overrides=["network.width=2"]), out, workers=1)
+
+
+def test_a_part_of_a_study_does_not_overwrite_the_whole(done, cases, plan_file):
+    """Its choices and failures would be lost."""
+    out, _, _ = done
+    before = everything(out)
+    part = read_plan(plan_file, data=str(cases.root), names=[read_plan(plan_file, data=str(cases.root)).cells[0].name])
+    with pytest.raises(UserError, match=r"is a study with other cells too \(.* and \d+ more\); choose another --out"):
+        run_study(part, out, workers=1)
+    assert everything(out) == before
 
 
 def test_folds_are_trained_and_chosen_together(folded, tmp_path):

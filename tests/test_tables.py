@@ -327,13 +327,34 @@ def test_the_table_of_seeds(tmp_path):
             cell = cells[loss][column]
             assert cell.value == pytest.approx(np.mean(values))
             assert (cell.high - cell.low) / 2 == pytest.approx(np.std(values, ddof=1))
-        within, between, p = (row.cells[column].value for row in table.rows[-3:])
+        within, between = (row.cells[column].value for row in table.rows[-2:])
         assert within**2 == pytest.approx(np.mean([np.var(g, ddof=1) for g in groups]))
         assert between == pytest.approx(np.std([np.mean(g) for g in groups], ddof=1))
         f = 3 * between**2 / within**2  # seeds times the variance of means, over the variance within
-        assert p == pytest.approx(scipy.stats.f.sf(f, 2, 6))
+        p = scipy.stats.f.sf(f, 2, 6)
+        assert f"{METRICS[metric].label} {'< 0.0001' if p < 1e-4 else f'{p:.2g}'}" in table.notes[-1]
+
+
+def test_seeds_that_cannot_be_told_from_test_cases_make_no_table(tmp_path):
     write_run(tmp_path / "one", "ce", cases=CASES)
     assert TABLES["seeds"](read_results([tmp_path / "one"])) is None
+    for fold, part in ((0, CASES[:6]), (1, CASES[6:])):  # the second seed on the first fold alone
+        for seed in (0, 1)[: 2 - fold]:
+            write_run(tmp_path / "folds", f"ce-s{seed}-f{fold}", "ce", seed=seed, fold=fold, cases=part)
+    assert TABLES["seeds"](read_results([tmp_path / "folds"])) is None
+
+
+def test_a_seed_without_any_value_is_not_passed_over(tmp_path):
+    for loss in ("ce", "ls"):
+        for seed in range(3):
+            scores = scores_of(CASES, ("A", "B"), seed=seed)
+            for case in CASES if seed == 2 else ():
+                miss(scores, case, "A")
+            write_run(tmp_path, f"{loss}{seed}", loss, seed=seed, cases=CASES, classes=("A", "B"), scores=scores)
+    table = TABLES["seeds"](read_results([tmp_path]))
+    assert [row.cells[1].value for row in table.rows] == [None] * 4
+    assert all(row.cells[2].value is not None for row in table.rows)
+    assert "ASD —" in table.notes[-1]
 
 
 def _pairs(names):

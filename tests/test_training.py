@@ -408,4 +408,4 @@ def test_the_bar_tells_the_time_of_the_whole_run(monkeypatch):
     bar.on_train_start(trainer, None)
     assert bar.get_metrics(trainer, None) == {"val_dice": 0.5}
     trainer.global_step = 30
-    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5, "whole run": "0:00:15 left"}
+    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5, "left": "0:00:15"}

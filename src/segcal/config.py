@@ -147,14 +147,26 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"the setting {key} is missing"
     if first["type"] == "extra_forbidden":
-        known = _keys(RunSettings) if "." in key else list(RunSettings.model_fields)
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        near = _near(key)
         return f"unknown setting {key!r}" + (
             f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(_keys(RunSettings))}"
         )
     if first["type"] == "model_type" and key in ("loss", "network"):
         return f"{key} is a section; name one with {key}.name={first['input']}"
     return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {json.dumps(first['input'], default=str)}"
+
+
+def _near(key: str) -> list[str]:
+    """The known key or section that was probably meant, if any.
+
+    >>> _near("training.epoch"), _near("epochs"), _near("trainig"), _near("margin")
+    (['training.epochs'], ['training.epochs'], ['training'], [])
+    """
+    known = _keys(RunSettings)
+    if "." in key:
+        return difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    by_last = {name.rpartition(".")[2]: name for name in known} | {name: name for name in RunSettings.model_fields}
+    return [by_last[name] for name in difflib.get_close_matches(key, by_last, n=1, cutoff=0.7)]
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -21,9 +21,8 @@ from segcal.store import CaseSet, alone, open_cases, read_json, read_rows, write
 from segcal.types import IGNORE, UserError, check_choice
 
 Progress = Callable[[int, int], None]
-FINE = (
-    67 * N_BINS
-)  # bins that are counted; ECE joins them, and the risk among the surest voxels needs to tell 0.95 from 0.99
+# What is counted; ECE joins these bins, and the risk among the surest voxels needs to tell 0.95 from 0.99.
+FINE = 67 * N_BINS
 POOLED, ALL, MEAN = "pooled", "all", "mean"
 COLUMNS = ("split", "corruption", "calibrator", "case", "class", "metric", "value")
 REGION = "{} (region)"

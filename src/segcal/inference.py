@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from segcal.config import RunSettings, checked
 from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
-from segcal.store import read_run
+from segcal.store import read_run, refuse_packed
 from segcal.types import UserError
 
 
@@ -69,6 +69,7 @@ def volume_logits(network: nn.Module, image: Tensor, frame: Sequence[int]) -> Te
 def open_run(root: Path, *, device: str | None = None) -> Run:
     """Open a finished run for evaluation, calibration or prediction."""
     info = read_run(root)
+    refuse_packed(root, info)
     if info.get("status") != "finished":
         raise UserError(f"{root} is not finished; the same segcal train command goes on with it")
     chosen, data = checked(info["settings"]), info["data"]

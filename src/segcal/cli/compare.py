@@ -71,5 +71,5 @@ def pack(
 
     said = packed(runs, out)
     table = Table("folder", "runs", "size")
-    table.add_row(said["out"], str(said["runs"]), f"{said['bytes'] / 1e6:.1f} MB")
+    table.add_row(said["out"], str(said["runs"]), f"{said['bytes'] / 1e3:,.0f} kB")
     show(said, table, as_json)

@@ -2,56 +2,74 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from segcal.results.reading import read_results
-from segcal.store import read_json, whole_or_not, write_json, write_packed
+from segcal.store import found, read_json, whole_or_not, write_json, write_packed
 from segcal.types import UserError
 
 MADE = "packed.json"  # marks a folder as ours to replace
+OF_STUDY = ("plan.json", "selection.json", "cells.json")
+OF_RUN = ("log.csv", "scores.csv", "bins.json")
 
 
 def pack(folders: Sequence[Path], to: Path) -> dict[str, Any]:
-    """Copy what runs or studies found into a folder that `read_results` reads like the runs themselves.
+    """Copy what runs or a study found into a folder that `read_results` reads like the runs themselves.
 
     Returns how many runs it holds and its size in bytes. Runs that cannot be compared, or have no scores, are refused.
     """
-    if to.exists() and not (to / MADE).is_file():
-        raise UserError(f"{to} exists and is not a packed study; choose another --out")
+    to = to.resolve()
+    _check_target(to)
+    studies = [folder for folder in folders if any((folder / part).is_file() for part in OF_STUDY)]
+    if len(studies) > 1:
+        raise UserError(f"{studies[0]} and {studies[1]} are two studies; pack each into a folder of its own")
     results = read_results(folders)
     names = {name: Path(name).name for name in results.runs}
     if len(set(names.values())) < len(names):
         raise UserError("two of the runs have folders of the same name; pack them one by one")
     with whole_or_not(to, sorted(names.values())) as partial:
         for name, info in results.runs.items():
-            source, target = Path(info["folder"]), partial / "runs" / names[name]
-            target.mkdir(parents=True, exist_ok=True)
-            write_json(target / "run.json", _without_paths(read_json(source / "run.json")))
-            for part in ("log.csv", "scores.csv", "bins.json"):
-                _copy(source / part, target / part)
-        for folder in folders:
-            for part in ("plan.json", "selection.json", "cells.json"):
-                if (value := read_json(folder / part)) is not None:
-                    write_json(partial / part, _without_paths(value))
+            _pack_run(info, partial / "runs" / names[name])
+        for folder, part in ((folder, part) for folder in studies for part in OF_STUDY):
+            if (value := read_json(folder / part)) is not None:
+                write_json(partial / part, _without_paths(value))
         write_json(partial / MADE, {"runs": len(names), "chosen": [run for c in results.contenders for run in c.runs]})
     size = sum(path.stat().st_size for path in to.rglob("*") if path.is_file())
     return {"out": str(to), "runs": len(names), "bytes": size}
 
 
-def _copy(source: Path, target: Path) -> None:
-    already = source.with_name(f"{source.name}.gz")
-    if source.is_file():
-        write_packed(target, source)
-    elif already.is_file():  # packed once more
-        shutil.copyfile(already, target.with_name(already.name))
+def _check_target(to: Path) -> None:
+    if to.exists() and not (to / MADE).is_file():
+        raise UserError(f"{to} exists and is not a packed study; choose another --out")
+    others = sorted(p.name for p in to.iterdir() if p.name not in ("runs", MADE, *OF_STUDY)) if to.exists() else []
+    if others:
+        raise UserError(f"{to} also holds {others[0]}, which would be lost; move it away, or choose another --out")
+
+
+def _pack_run(info: Mapping[str, Any], target: Path) -> None:
+    source = Path(info["folder"])
+    target.mkdir(parents=True, exist_ok=True)
+    kept = _without_paths(read_json(source / "run.json")) | {"packed": True}
+    kept["data"] |= {"patients": info["patients"] or {}}  # an older run has them in its data set alone
+    write_json(target / "run.json", kept)
+    for part in OF_RUN:
+        if found(source / part) is not None:
+            write_packed(target / part, source / part)
 
 
 def _without_paths(value: Any) -> Any:
-    """The same with `data` as the name of its folder: where it lay is nobody's concern."""
-    if isinstance(value, dict):
-        plain = {key: _without_paths(part) for key, part in value.items()}
-        return plain | {"data": Path(plain["data"]).name} if isinstance(plain.get("data"), str) else plain
-    return [_without_paths(part) for part in value] if isinstance(value, list) else value
+    """The same with `data` as the name of its folder, and no words on what failed: where things lay is nobody's concern."""
+    if isinstance(value, list):
+        return [_without_paths(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {key: _without_paths(part) for key, part in value.items()}
+    if isinstance(plain.get("data"), str):
+        plain["data"] = Path(plain["data"]).name
+    if "error" in plain:
+        plain["error"] = "it failed"
+    if isinstance(plain.get("left_out"), dict):
+        plain["left_out"] = {name: why and "it failed" for name, why in plain["left_out"].items()}
+    return plain

@@ -12,7 +12,7 @@ import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
 from segcal.metrics import METRICS
-from segcal.store import read_json
+from segcal.store import found, read_json
 from segcal.types import UserError, check_choice
 
 MAIN_NETWORK = "unet"
@@ -140,9 +140,9 @@ class Results:
 
 def _bins(path: Path, run: str, what: Mapping[str, str]) -> dict[str, Any]:
     """One entry of `bins.json` as arrays; mean logits times voxels, so that they add."""
-    value = read_json(path)
-    if value is None and path.is_file():
-        raise UserError(f"{path} is damaged; run segcal evaluate --again on {run}")
+    value, real = read_json(path), found(path)
+    if value is None and real is not None:
+        raise UserError(f"{real} is damaged; run segcal evaluate --again on {run}")
     try:
         entries = (value or {"entries": []})["entries"]
         entry = next((e for e in entries if all(e[k] == v for k, v in what.items())), None)
@@ -160,5 +160,12 @@ def _bins(path: Path, run: str, what: Mapping[str, str]) -> dict[str, Any]:
     return part
 
 
-def _added(a: Any, b: Any) -> Any:
-    return {key: _added(a[key], b[key]) for key in a if key in b} if isinstance(a, dict) else a + b
+def _added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """What both have, added; fine bins of different number, from different versions, are left out."""
+    total: dict[str, Any] = {}
+    for key, mine in a.items():
+        if isinstance(mine, dict) and key in b and all(mine[part].shape == b[key][part].shape for part in mine):
+            total[key] = {part: mine[part] + b[key][part] for part in mine}
+        elif not isinstance(mine, dict):
+            total[key] = mine + b[key]
+    return total

@@ -4,9 +4,11 @@ from segcal.store.cases import FORMAT, IGNORED, CaseSet, array_path, content_che
 from segcal.store.files import (
     changed,
     fingerprint,
+    found,
     read_json,
     read_rows,
     read_run,
+    refuse_packed,
     replacing,
     save_figure,
     save_weights,
@@ -22,4 +24,4 @@ from segcal.store.whole import BusyError, StoppedError, alone, whole_or_not
 __all__ = ["FORMAT", "IGNORED", "BusyError", "CaseSet", "StoppedError", "alone", "array_path", "changed", "fingerprint"]
 __all__ += ["open_cases", "read_json", "read_rows", "read_run", "replacing", "save_figure", "save_weights", "sha256"]
 __all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json"]
-__all__ += ["write_packed", "write_rows"]
+__all__ += ["found", "refuse_packed", "write_packed", "write_rows"]

@@ -102,6 +102,12 @@ def read_run(root: Path) -> dict[str, Any]:
     return info
 
 
+def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
+    """Raise if a run is a copy in a packed study, which has scores but no weights, and must stay as it was published."""
+    if info.get("packed"):
+        raise UserError(f"{root} is a packed copy of a run, for comparing alone; use the run itself, or another --out")
+
+
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a CSV file whole or not at all; the first row's keys are the header."""
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -110,27 +116,32 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def packed(path: Path) -> Path:
-    """Where a file of ours lies when it is compressed, as in a packed study."""
+def found(path: Path) -> Path | None:
+    """A file of ours, or its compressed copy where only that is there, as in a packed study; `None` without either."""
+    return next((p for p in (path, _packed(path)) if p.is_file()), None)
+
+
+def _packed(path: Path) -> Path:
     return path.with_name(f"{path.name}.gz")
 
 
 def write_packed(path: Path, source: Path) -> None:
-    """Write a compressed copy of a file; the same content gives the same bytes."""
-    with replacing(packed(path)) as partial:
-        partial.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+    """Write a compressed copy of a file, which may be compressed itself; the same content gives the same bytes."""
+    with _opened(source) as file:
+        content = file.read().encode()
+    with replacing(_packed(path)) as partial:
+        partial.write_bytes(gzip.compress(content, mtime=0))
 
 
 def _opened(path: Path) -> IO[str]:
-    """A text file of ours, or its compressed copy where only that is there."""
-    if not path.is_file() and packed(path).is_file():
-        return gzip.open(packed(path), "rt", newline="", encoding="utf-8")
-    return path.open(newline="", encoding="utf-8")
+    real = found(path) or path
+    return (gzip.open if real.suffix == ".gz" else open)(real, "rt", newline="", encoding="utf-8")
 
 
 def read_rows(path: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """The rows of a CSV file, which must have at least these columns; none if there is no file."""
-    if not path.is_file() and not packed(path).is_file():
+    real = found(path)
+    if real is None:
         return []
     try:
         with _opened(path) as file:
@@ -140,7 +151,8 @@ def read_rows(path: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]
                 return rows
     except (UnicodeDecodeError, csv.Error, *_BROKEN):
         pass
-    raise UserError(f"{path} is damaged; remove it and run the same command again")
+    remedy = "get the packed study again" if real != path else "remove it and run the same command again"
+    raise UserError(f"{real} is damaged; {remedy}")
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:

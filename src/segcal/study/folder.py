@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.config import RunSettings, checked
-from segcal.store import open_cases, read_json, read_rows, read_run, write_json
+from segcal.store import open_cases, read_json, read_rows, read_run, refuse_packed, write_json
 from segcal.study.cells import Cell
 from segcal.study.jobs import After
 from segcal.study.plan import Plan
@@ -33,7 +33,13 @@ class Folder:
         return self.root / "logs" / f"{name}.txt"
 
     def write_plan(self, plan: Plan) -> None:
-        """Write down what is to be done."""
+        """Write down what is to be done; refused if less than what was: choices and failures of the rest would be lost."""
+        values = read_json(self.root / "plan.json")
+        known = values.get("cells") if isinstance(values, dict) else None
+        dropped = sorted(set(known or ()) - {cell.name for cell in plan.cells})
+        if dropped:
+            others = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
+            raise UserError(f"{self.root} is a study with other cells too ({dropped[0]}{others}); choose another --out")
         cells = {cell.name: _plain(cell) for cell in plan.cells}
         write_json(self.root / "plan.json", {"name": plan.name, "cpus": plan.cpus, "gpus": plan.gpus, "cells": cells})
 
@@ -85,6 +91,7 @@ class Folder:
         for path in sorted(self.root.glob("runs/*/run.json")):
             info = read_json(path)
             if info is not None:  # train says what to do with a damaged one
+                refuse_packed(path.parent, info)
                 known[_identity(info["data"]["checksum"], _settings(info["settings"]))] = path.parent.name
                 others[path.parent.name] = info
         names: dict[str, str] = {}

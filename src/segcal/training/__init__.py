@@ -28,7 +28,7 @@ from segcal.hardware import keep_pages
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
-from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, sweep, write_json
+from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, refuse_packed, sweep, write_json
 from segcal.training.callbacks import Bar, Best, Checkpoints, Log
 from segcal.training.module import Segmentation
 from segcal.types import IGNORE, UserError
@@ -87,6 +87,8 @@ def _begin(
     for folder in (out, out / "checkpoints"):
         sweep(folder)
     path, where = out / "run.json", str(cases.root.absolute())
+    if path.is_file():
+        refuse_packed(out, read_run(out))
     if path.is_file() and (again or read_run(out)["status"] == REMOVED):
         _remove(out)
     if path.is_file():

@@ -113,7 +113,7 @@ class Bar(RichProgressBar):
         done = trainer.global_step - self.first
         if done:
             steps = int(trainer.num_training_batches) * (trainer.max_epochs or 0) - trainer.global_step
-            found["whole run"] = f"{timedelta(seconds=round((time.perf_counter() - self.start) * steps / done))} left"
+            found["left"] = str(timedelta(seconds=round((time.perf_counter() - self.start) * steps / done)))
         return found
 
 
