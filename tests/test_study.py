@@ -542,7 +542,7 @@ def test_without_a_terminal_every_line_says_how_far_all_are(capsys):
     assert capsys.readouterr().err.splitlines() == [
         "begins",
         "trained: a (1 of 2 cells, about 15 s of training left)",
-        "scored: a (1 of 2 cells, all trained)",
+        "scored: a (2 of 2 cells, all trained)",
     ]
 
 

@@ -23,6 +23,7 @@ from segcal.metrics import METRICS
 from segcal.published import published
 from segcal.ranking import pairwise
 from segcal.results import Contender, Results, read_results
+from segcal.store import read_rows
 from segcal.tables import TABLES, to_markdown
 
 HERE = Path(__file__).parent
@@ -45,10 +46,10 @@ class Study:
         return replace(self.all, contenders=tuple(c for c in self.all.contenders if c.key in SEVEN))
 
     @property
-    def n_seeds(self) -> int:
-        """How many seeds every method has."""
-        (n,) = {len(c.runs) for c in self.all.contenders}
-        return n
+    def seeds(self) -> str:
+        """How many seeds every method has, in words."""
+        n = min(len(c.runs) for c in self.all.contenders)
+        return "one seed" if n == 1 else f"{n} seeds"
 
     def table(self, key: str, *, published: bool = False, variants: bool = False) -> str:
         """A table of `segcal compare`, without its title."""
@@ -98,17 +99,29 @@ class Study:
         return f"{sum(info['seconds'] for info in self.all.runs.values()) / 3600:.1f}"
 
     def settings_tried(self) -> str:
-        """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC; means over seeds."""
-        return _table(["", "validation DSC ↑", "validation ECE ↓", "best epoch", "chosen"], self._tried())
+        """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC and at the last one."""
+        heads = ["", "chosen", "kept epoch", "DSC ↑", "ECE ↓", "DSC ↑, last epoch", "ECE ↓, last epoch"]
+        return _table(heads, self._tried())
 
     def _tried(self) -> Iterator[list[str]]:
         for c in self.all.contenders:
             for setting, runs in sorted(c.runs_tried.items(), key=lambda item: _number(item[0])):
                 best = [self.all.runs[run]["best"] for run in runs]
-                dice, ece = ([b[key] for b in best] for key in ("val_dice", "val_ece"))
+                last = [self.last(run) for run in runs]
                 label = f"{c.label}, {setting.replace('=', ' ')}" if setting else c.label
                 epochs = ", ".join(str(b["epoch"] + 1) for b in best)
-                yield [label, _spread(dice), _spread(ece), epochs, "yes" if setting == c.setting else ""]
+                scores = [_spread([row[key] for row in rows]) for rows in (best, last) for key in ("val_dice", "val_ece")]
+                yield [label, "yes" if setting == c.setting else "", epochs, *scores]
+
+    def last(self, run: str) -> dict[str, float]:
+        """Validation scores of a run's last epoch."""
+        row = read_rows(HERE / self.name / "runs" / run / "log.csv")[-1]
+        return {key: float(row[key]) for key in ("val_dice", "val_ece")}
+
+    def last_ece(self, key: str, setting: str = "") -> str:
+        """Validation ECE at the last epoch, mean over the runs of a setting; of the chosen one if none is named."""
+        c = self._contender(key)
+        return f"{np.mean([self.last(run)['val_ece'] for run in c.runs_tried[setting or c.setting]]):.3f}"
 
     def cece_table(self) -> str:
         """CECE as mean and as sum over the classes, beside the paper's."""

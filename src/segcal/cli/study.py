@@ -140,7 +140,7 @@ def board_table(states: Mapping[str, State], slots: int, height: int) -> Table:
 
 def board_title(states: Mapping[str, State], slots: int) -> str:
     """How far all cells are together."""
-    done = sum(state.step in ("trained", "finished") for state in states.values())
+    done = sum(state.step in ("trained", "scores", "finished") for state in states.values())
     return f"{done} of {len(states)} cells, {_left(states, slots)}"
 
 
