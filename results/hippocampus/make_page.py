@@ -77,6 +77,22 @@ class Study:
         """How much a mean differs from another's, in percent of it: `-31 %`."""
         return _percent(self.mean(key, metric) / self.mean(than, metric) - 1)
 
+    def lowest(self, metric: str, calibrator: str = "") -> str:
+        """The lowest mean among the seven."""
+        return _text(min(self.mean(key, metric, calibrator) for key in SEVEN), metric)
+
+    def highest(self, metric: str, calibrator: str = "") -> str:
+        """The highest mean among the seven."""
+        return _text(max(self.mean(key, metric, calibrator) for key in SEVEN), metric)
+
+    def n_runs(self) -> int:
+        """How many runs the study has."""
+        return len(self.all.runs)
+
+    def kept(self, key: str) -> str:
+        """The epochs whose weights were kept."""
+        return ", ".join(str(self.all.runs[run]["best"]["epoch"] + 1) for run in self._contender(key).runs)
+
     def chosen(self, key: str) -> str:
         """The setting that validation chose."""
         return self._contender(key).setting
@@ -144,6 +160,13 @@ def published_change(metric: str, key: str = "mbls", than: str = "ce") -> str:
     return _percent(_published(key, metric) / _published(than, metric) - 1)
 
 
+def printed(metric: str, penalty: str) -> str:
+    """What the paper has for a penalty."""
+    rows = published(DATA)
+    rows = rows[(rows["table"] == "penalty") & (rows["metric"] == metric) & (rows["penalty"] == penalty)]
+    return _text(float(rows["value"].iloc[0]), metric)
+
+
 def _published(key: str, metric: str) -> float:
     table = "calibration" if METRICS[metric].of == "bins" else "discriminative"
     rows = published(DATA)
@@ -159,7 +182,8 @@ def _text(value: float, metric: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:+.0f} %".replace("-", "−")
+    text = f"{100 * share:+.0f} %".replace("-", "−")
+    return f"±{text[1:]}" if text[1:] == "0 %" else text
 
 
 def _number(setting: str) -> float:
@@ -185,7 +209,8 @@ def page() -> str:
     studies = {path.name: Study(path.name) for path in sorted(HERE.iterdir()) if (path / "packed.json").is_file()}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     template = environment.from_string((HERE / "page.md.j2").read_text(encoding="utf-8"))
-    return template.render(**studies, published_change=published_change, has_full="full" in studies)
+    names = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full" in studies}
+    return template.render(**studies, **names, published_change=published_change, printed=printed)
 
 
 def draw() -> None:
