@@ -31,6 +31,7 @@ bench: .venv/bench  ## measure against the peers (about 10 minutes) and renew do
 
 docs: .venv/dev  ## build the documentation into site/
 	$(BIN)/python docs/make_cli_reference.py
+	$(BIN)/python results/hippocampus/make_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the virtual environment and caches
