@@ -1,9 +1,13 @@
-"""Measure everything, print each line as it comes, and keep the table in docs/performance.md."""
+"""Measure everything, print each line as it comes, and keep the table in docs/performance.md.
+
+`python -m benchmarks pipeline` measures that file's rows alone and puts them in the place of the old ones.
+"""
 
 from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,15 +30,26 @@ How the peers are called is in [`benchmarks/`](../benchmarks/): each gets the sa
 """
 
 
-def markdown(rows: list[Row]) -> str:
-    lines = [HEAD, tuple("---" for _ in HEAD), *(row.cells() for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+MODULES = (losses, calibration, surface, slices, pipeline, settings, ranking, report, study)
 
 
-def main() -> int:
+def markdown(cells: Iterable[tuple[str, ...]]) -> str:
+    lines = [HEAD, tuple("---" for _ in HEAD), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def merged(rows: list[Row], page: str) -> list[tuple[str, ...]]:
+    """The rows of a page, with those that were measured now in the place of the old ones, or at the end."""
+    new = {row.cells()[:2]: row.cells() for row in rows}
+    lines = [line for line in page.splitlines() if line.startswith("| ")][2:]
+    old = [tuple(line.removeprefix("| ").removesuffix(" |").split(" | ")) for line in lines]
+    return [new.pop((cells[0], cells[1]), cells) for cells in old] + list(new.values())
+
+
+def main(names: list[str]) -> int:
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (losses, calibration, surface, slices, pipeline, settings, ranking, report, study):
+    for module in [m for m in MODULES if not names or m.__name__.rpartition(".")[2] in names]:
         print(f"== {module.__name__}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         for row in module.rows():
             what, against, value, reach, reached, detail = row.cells()
@@ -45,10 +60,11 @@ def main() -> int:
         for name in ("torch", "torchmetrics", "monai", "netcal", "medpy", "scipy", "h5py", "lightning", "fiducio")
     )
     machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, no GPU"
-    PAGE.write_text(PAGE_TEXT.format(table=markdown(rows), versions=versions, machine=machine))
+    cells = merged(rows, PAGE.read_text(encoding="utf-8")) if names else [row.cells() for row in rows]
+    PAGE.write_text(PAGE_TEXT.format(table=markdown(cells), versions=versions, machine=machine), encoding="utf-8")
     print(f"{sum(row.reached for row in rows)} of {len(rows)} reached; written to {PAGE.relative_to(Path.cwd())}")
     return 0 if all(row.reached for row in rows) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

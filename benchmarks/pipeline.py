@@ -106,7 +106,7 @@ def evaluation_row() -> Row:
         _case_rows("case", logits, labels, bins.coarser(), run, [2.0, 1.0, 1.0])
 
     return time_row(
-        "all metrics of a volume (30, 192, 192), 5 classes", "inference, width 8", score, lambda: run.logits(image), 0.2, 5
+        "all metrics of a volume (30, 192, 192), 5 classes", "inference, width 8", score, lambda: run.logits(image), 0.2, 21
     )
 
 

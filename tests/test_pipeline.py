@@ -1,6 +1,7 @@
 """From a trained run to scores, calibrated scores and predictions."""
 
 import csv
+import itertools
 import json
 import math
 import shutil
@@ -18,7 +19,7 @@ from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
-from segcal.evaluation import evaluate
+from segcal.evaluation import _logit_sums, evaluate
 from segcal.inference import open_run, volume_logits
 from segcal.posthoc import cache_logits, calibrate
 from segcal.prediction import grouped, predict, summary
@@ -133,6 +134,18 @@ def test_scores_are_those_of_the_metrics(run, cases):
     assert entry["top"]["count"] == total.top.count.tolist()
     assert np.array(entry["mean_logits"]).shape == (4, 4)
     assert sum(entry["voxels"]) == sum(cases.label(id).size for id in cases.split("test"))
+
+
+def test_summed_logits_leave_ignored_voxels_out():
+    logits, label = torch.randn(3, 4, 6, 5), torch.randint(0, 4, (3, 6, 5))
+    label[0, :2], label[1, 0] = -100, 0
+    want = torch.zeros(4, 5).double()
+    for d, i, j in itertools.product(range(3), range(6), range(5)):
+        if label[d, i, j] >= 0:
+            want[label[d, i, j]] += torch.cat([logits[d, :, i, j], torch.ones(1)]).double()
+    torch.testing.assert_close(_logit_sums(logits, label), want, rtol=1e-5, atol=1e-5)
+    empty = _logit_sums(logits, torch.zeros_like(label))[0, :4]
+    torch.testing.assert_close(empty, logits.double().sum((0, 2, 3)), rtol=1e-5, atol=1e-5)
 
 
 def test_mean_logits_are_per_true_class(run, cases):

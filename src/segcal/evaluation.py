@@ -201,12 +201,19 @@ def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict
 
 
 def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
-    """Per true class (K rows): the summed logits, and in the last column the number of voxels."""
-    member = torch.stack([(label == k).flatten(1) for k in range(logits.shape[1])], 1).to(logits.dtype)  # (D, K, V)
-    sums = torch.bmm(
-        member, logits.flatten(2).transpose(1, 2)
-    )  # (D, true class, logit): short float32 sums, added in float64
-    return torch.cat([sums.double().sum(0), member.sum(2).double().sum(0).unsqueeze(1)], 1)
+    """Per true class (K rows): the summed logits, and in the last column the number of voxels.
+
+    Only the foreground is sorted by class; the background, most of a volume, is what is left of the whole.
+    """
+    n_classes, flat, truth = logits.shape[1], logits.flatten(2), label.flatten(1)
+    item, voxel = truth.nonzero(as_tuple=True)  # foreground, and ignored voxels
+    part, truth = flat.transpose(0, 1)[:, item, voxel].double(), truth[item, voxel]  # (K, M), (M,)
+    member = (truth == torch.arange(n_classes)[:, None]).double()  # (K, M)
+    sums = torch.cat([member @ part.T, member.sum(1, keepdim=True)], 1)
+    elsewhere = torch.cat([part.sum(1), torch.tensor([float(len(truth))], dtype=torch.float64)])
+    whole = torch.cat([flat.sum(2).double().sum(0), torch.tensor([float(label.numel())], dtype=torch.float64)])
+    sums[0] = whole - elsewhere
+    return sums
 
 
 def _write_bins(path: Path, what: dict[str, str], total: Reliability, logit_sums: Tensor, classes: tuple[str, ...]) -> None:

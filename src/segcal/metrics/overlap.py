@@ -23,7 +23,10 @@ def confusion(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int
     check_label_maps(pred, labels, n_classes, ignore_index)
     pred, labels = pred.reshape(-1).long(), labels.reshape(-1).long()
     n_cells = n_classes**2
-    cell = torch.where(labels == ignore_index, n_cells, pred * n_classes + labels)  # the ignored go into a cell of their own
+    cell = pred * n_classes + labels
+    ignored = labels == ignore_index
+    if bool(ignored.any()):  # rarely, and a pass over the voxels is what all this costs
+        cell[ignored] = n_cells  # a cell of their own
     return torch.bincount(cell, minlength=n_cells + 1)[:n_cells].reshape(n_classes, n_classes)
 
 

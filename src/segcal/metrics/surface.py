@@ -50,8 +50,11 @@ def surfaces(
     if size.shape != (pred.ndim,) or not (np.isfinite(size) & (size > 0)).all():
         raise UserError(f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}")
     narrow = torch.uint8 if n_classes <= 256 else torch.int32
-    kept = labels.long() != ignore_index  # an unsigned label would wrap around
-    maps: list[NDArray[np.integer]] = [(values.to(narrow) * kept).cpu().numpy() for values in (pred, labels)]
+    ignored = labels.long() == ignore_index  # an unsigned label would wrap around
+    narrowed = [values.to(narrow) for values in (pred, labels)]
+    if bool(ignored.any()):
+        narrowed = [values.masked_fill(ignored, 0) for values in narrowed]
+    maps: list[NDArray[np.integer]] = [values.cpu().numpy() for values in narrowed]
     boxes = [ndimage.find_objects(values, max_label=n_classes - 1) for values in maps]
     return [_surface(maps[0], maps[1], k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
 
