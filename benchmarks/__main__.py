@@ -20,6 +20,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 PAGE_TEXT = """# Performance
 
 Written by `make bench`. Ratios of medians, ours to the peer's: both take turns in one process, with one thread.
+`python -m benchmarks pipeline` measures one file's rows again, so that rows may come from different runs. A busy machine
+moves a ratio by some hundredths: all metrics of a volume came out between 0.17× and 0.21×, a training step at
+(8, 1, 64, 64) between 1.04× and 1.06×.
 Memory is the peak of resident memory beyond what inputs need, each in a fresh process.
 
 {table}
@@ -47,9 +50,13 @@ def merged(rows: list[Row], page: str) -> list[tuple[str, ...]]:
 
 
 def main(names: list[str]) -> int:
+    known = {module.__name__.rpartition(".")[2]: module for module in MODULES}
+    if unknown := [name for name in names if name not in known]:
+        print(f"no benchmark {unknown[0]!r}; choose from {', '.join(known)}", file=sys.stderr)
+        return 2
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in [m for m in MODULES if not names or m.__name__.rpartition(".")[2] in names]:
+    for module in (known[name] for name in names or known):
         print(f"== {module.__name__}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         for row in module.rows():
             what, against, value, reach, reached, detail = row.cells()

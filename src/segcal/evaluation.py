@@ -219,7 +219,8 @@ def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
 def _write_bins(path: Path, what: dict[str, str], total: Reliability, logit_sums: Tensor, classes: tuple[str, ...]) -> None:
     values = read_json(path) or {"classes": ["background", *classes], "entries": []}
     entry: dict[str, Any] = dict(what)
-    for name, bins in (("top", total.coarser().top), ("per_class", total.coarser().classes)):
+    joined = total.coarser()
+    for name, bins in (("top", joined.top), ("per_class", joined.classes)):
         entry[name] = {"count": bins.count.tolist(), "conf": bins.conf.tolist(), "hit": bins.hit.tolist()}
     entry["fine"] = {"count": total.top.count.long().tolist(), "hit": total.top.hit.long().tolist()}
     rows = logit_sums.tolist()
