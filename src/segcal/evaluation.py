@@ -17,6 +17,7 @@ from segcal.corruptions import CORRUPTIONS, case_seed, corrupt, parse
 from segcal.data.slices import volume
 from segcal.inference import Run
 from segcal.metrics import METRICS, N_BINS, Reliability, cece, confusion, label_map, reliability, surfaces
+from segcal.metrics.masks import chosen
 from segcal.store import CaseSet, alone, open_cases, read_json, read_rows, write_json, write_rows
 from segcal.types import IGNORE, UserError, check_choice
 
@@ -206,9 +207,8 @@ def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     Only the foreground is sorted by class; the background, most of a volume, is what is left of the whole.
     """
     n_classes, flat, truth = logits.shape[1], logits.flatten(2), label.flatten(1)
-    item, voxel = truth.nonzero(as_tuple=True)  # foreground, and ignored voxels
-    part, truth = flat.transpose(0, 1)[:, item, voxel].double(), truth[item, voxel]  # (K, M), (M,)
-    member = (truth == torch.arange(n_classes)[:, None]).double()  # (K, M)
+    part, truth = chosen(flat, truth, truth != 0)  # (K, M), (M,): foreground, and ignored voxels
+    part, member = part.double(), (truth == torch.arange(n_classes)[:, None]).double()  # (K, M)
     sums = torch.cat([member @ part.T, member.sum(1, keepdim=True)], 1)
     elsewhere = torch.cat([part.sum(1), torch.tensor([float(len(truth))], dtype=torch.float64)])
     whole = torch.cat([flat.sum(2).double().sum(0), torch.tensor([float(label.numel())], dtype=torch.float64)])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt
-_KEEP = 1 << 30
+_KEEP, _KEEP_OLD = 1 << 30, 1 << 25  # bytes; glibc before 2.35 refuses more than 32 MB
 
 
 def before_torch() -> None:
@@ -26,7 +26,7 @@ def keep_pages() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL("libc.so.6")
-            libc.mallopt(_M_MMAP_THRESHOLD, _KEEP)
+            libc.mallopt(_M_MMAP_THRESHOLD, _KEEP) or libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_OLD)
             libc.mallopt(_M_TRIM_THRESHOLD, _KEEP)
 
 

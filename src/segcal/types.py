@@ -61,16 +61,21 @@ def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> Non
         )
 
 
-def check_labels(labels: Tensor, n_classes: int, ignore_index: int | None = None, *, name: str = "labels") -> None:
-    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`: one cheap pass, another to name a culprit."""
+def check_labels(labels: Tensor, n_classes: int, ignore_index: int | None = None, *, name: str = "labels") -> bool:
+    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`: one cheap pass, another to name a culprit.
+
+    Returns whether any may equal `ignore_index`; where none does, a pass over the voxels can be saved.
+    """
     if labels.numel() == 0:
-        return
+        return False
     low, high = (int(value) for value in labels.aminmax())
+    may_ignore = ignore_index is not None and low <= ignore_index <= high
     if low >= 0 and high < n_classes:
-        return
+        return may_ignore
     bad = labels[(labels < 0) | (labels >= n_classes)]
     if ignore_index is not None:
         bad = bad[bad != ignore_index]
     if bad.numel():
         also = "" if ignore_index is None else f", or equal ignore_index {ignore_index}"
         raise UserError(f"{name} must lie in 0..{n_classes - 1}{also}; got {int(bad[0])}")
+    return may_ignore

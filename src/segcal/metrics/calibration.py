@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.metrics.masks import voxel_mask
+from segcal.metrics.masks import chosen, voxel_mask
 from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_labels
 
 N_BINS = 15  # as in the paper
@@ -152,11 +152,10 @@ def _chunks(scores: Tensor, labels: Tensor, mask: str, ring: int, ignore_index: 
     for i in range(0, n_items, items):
         for v in range(0, n_voxels, voxels):
             here = slice(i, i + items), slice(v, v + voxels)
-            item, voxel = kept[here].nonzero(as_tuple=True)
-            part = flat[here[0], :, here[1]].transpose(0, 1)[:, item, voxel]  # (K, M)
+            part, labelled = chosen(flat[here[0], :, here[1]], truth[here], kept[here])
             if part.dtype in (torch.float16, torch.bfloat16):
                 part = part.float()
-            yield part, truth[here][item, voxel]
+            yield part, labelled
 
 
 def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reliability:
@@ -164,12 +163,12 @@ def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reli
     n_classes = probs.shape[0]
     pred = probs.max(0).indices
     wide = probs.double()
-    where = wide.mul(n_bins).ceil_().long().sub_(1).clamp_(0, n_bins - 1)  # (K, M): the bin of each class
+    where = wide.mul(n_bins).ceil_().int().sub_(1).clamp_(0, n_bins - 1)  # (K, M): the bin of each class
     mine, true = pred[None], truth[None]
     top_bin = where.gather(0, mine)[0]
     count, hit = torch.bincount(top_bin, minlength=n_bins), torch.bincount(top_bin, (pred == truth).double(), n_bins)
     top = Bins(count.double(), torch.bincount(top_bin, wide.gather(0, mine)[0], n_bins), hit)
-    where += torch.arange(0, n_classes * n_bins, n_bins, device=where.device).unsqueeze(1)  # a row of bins per class
+    where += torch.arange(0, n_classes * n_bins, n_bins, dtype=where.dtype, device=where.device)[:, None]  # a row per class
     n_cells, shape = n_classes * n_bins, (n_classes, n_bins)
     classes = Bins(
         count=torch.bincount(where.reshape(-1), minlength=n_cells).double().reshape(shape),

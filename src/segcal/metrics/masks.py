@@ -33,6 +33,16 @@ def voxel_mask(scores: Tensor, labels: Tensor, mask: str, *, ring: int, ignore_i
     return predicted if mask == "prediction" else predicted | reference
 
 
+def chosen(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores (K, M) and labels (M,) of the voxels in a mask (N, V), from (N, K, V) and (N, V).
+
+    Two plain steps, for indexing with two lists of places at once takes twice as long.
+    """
+    where = mask.reshape(-1).nonzero()[:, 0]
+    rows = scores.transpose(0, 1).reshape(scores.shape[1], -1)
+    return rows.index_select(1, where), labels.reshape(-1).index_select(0, where)
+
+
 def _dilated(region: Tensor, radius: int) -> Tensor:
     """Grow a region (N, *S) by a cube of the given radius, one axis at a time."""
     grown = region

@@ -20,13 +20,12 @@ def confusion(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int
     tensor([[1, 0],
             [1, 1]])
     """
-    check_label_maps(pred, labels, n_classes, ignore_index)
-    pred, labels = pred.reshape(-1).long(), labels.reshape(-1).long()
+    may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     n_cells = n_classes**2
-    cell = pred * n_classes + labels
-    ignored = labels == ignore_index
-    if bool(ignored.any()):  # rarely, and a pass over the voxels is what all this costs
-        cell[ignored] = n_cells  # a cell of their own
+    narrow = torch.uint8 if n_cells < 256 else torch.int64  # bytes are counted three times as fast
+    cell = pred.reshape(-1).to(narrow) * n_classes + labels.reshape(-1).to(narrow)
+    if may_ignore:
+        cell[labels.reshape(-1).long() == ignore_index] = n_cells  # a cell of their own
     return torch.bincount(cell, minlength=n_cells + 1)[:n_cells].reshape(n_classes, n_classes)
 
 
@@ -47,12 +46,16 @@ def dice_of_confusion(counts: Tensor) -> Tensor:
     return (2 * counts.diagonal() / (counts.sum(0) + counts.sum(1)))[1:]
 
 
-def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index: int) -> None:
-    """Raise unless two label maps have one shape and hold only the classes 0 to K-1, or `ignore_index` in `labels`."""
+def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index: int) -> bool:
+    """Raise unless two label maps have one shape and hold only the classes 0 to K-1, or `ignore_index` in `labels`.
+
+    Returns whether a voxel may be ignored.
+    """
     check_range("n_classes", n_classes, 2)
     if pred.shape != labels.shape:
         raise UserError(f"prediction and labels must have one shape; got {tuple(pred.shape)} and {tuple(labels.shape)}")
-    for name, values, ignored in (("prediction", pred, None), ("labels", labels, ignore_index)):
+    for name, values in (("prediction", pred), ("labels", labels)):
         if values.is_floating_point() or values.is_complex():
             raise UserError(f"{name} must hold integers; got {values.dtype}")
-        check_labels(values.long(), n_classes, ignored, name=name)
+    check_labels(pred.long(), n_classes, name="prediction")
+    return check_labels(labels.long(), n_classes, ignore_index)

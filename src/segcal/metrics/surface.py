@@ -43,28 +43,37 @@ def surfaces(
     >>> asd(found), missed(found)
     (tensor([1., nan], dtype=torch.float64), tensor([0, 0]))
     """
-    check_label_maps(pred, labels, n_classes, ignore_index)
+    may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     if pred.ndim not in (2, 3):
         raise UserError(f"surfaces takes the label maps of one case in 2D or 3D; got shape {tuple(pred.shape)}")
     size = np.ones(pred.ndim) if spacing is None else np.asarray(spacing, dtype=float)
     if size.shape != (pred.ndim,) or not (np.isfinite(size) & (size > 0)).all():
         raise UserError(f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}")
     narrow = torch.uint8 if n_classes <= 256 else torch.int32
-    ignored = labels.long() == ignore_index  # an unsigned label would wrap around
     narrowed = [values.to(narrow) for values in (pred, labels)]
-    if bool(ignored.any()):
+    if may_ignore:
+        ignored = labels.long() == ignore_index  # an unsigned label would wrap around
         narrowed = [values.masked_fill(ignored, 0) for values in narrowed]
-    maps: list[NDArray[np.integer]] = [values.cpu().numpy() for values in narrowed]
+    maps = _cropped(*(values.cpu().numpy() for values in narrowed))
     boxes = [ndimage.find_objects(values, max_label=n_classes - 1) for values in maps]
-    return [_surface(maps[0], maps[1], k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
+    return [_surface(*maps, k, boxes[0][k - 1], boxes[1][k - 1], size) for k in range(1, n_classes)]
 
 
+Map = NDArray[np.integer]
 Box = tuple[slice, ...] | None
 
 
-def _surface(
-    pred: NDArray[np.integer], labels: NDArray[np.integer], k: int, pred_box: Box, label_box: Box, size: NDArray[np.float64]
-) -> Surface:
+def _cropped(pred: Map, labels: Map) -> tuple[Map, Map]:
+    """Both without the margin in which there is nothing: a quick pass that spares slower ones most of a volume."""
+    anything = pred | labels
+    box = []
+    for axis in range(pred.ndim):
+        along = np.flatnonzero(anything.any(axis=tuple(other for other in range(pred.ndim) if other != axis)))
+        box.append(slice(along[0], along[-1] + 1) if len(along) else slice(0, 1))
+    return pred[tuple(box)], labels[tuple(box)]
+
+
+def _surface(pred: Map, labels: Map, k: int, pred_box: Box, label_box: Box, size: NDArray[np.float64]) -> Surface:
     if pred_box is None or label_box is None:
         none = np.empty(0)
         return Surface(none, none, missed=(pred_box is None) != (label_box is None))
@@ -81,8 +90,8 @@ def _distances(
     apart = _places(points & ~both)
     if not len(apart):
         return np.zeros(np.count_nonzero(points))
-    # Unbalanced trees are built several times faster, and on surfaces answer as fast.
-    tree = cKDTree(_places(others) * size, balanced_tree=False, compact_nodes=False)
+    # Unbalanced trees with large leaves are built several times faster, and on surfaces answer as fast.
+    tree = cKDTree(_places(others) * size, leafsize=32, balanced_tree=False, compact_nodes=False)
     return np.concatenate([np.zeros(np.count_nonzero(both)), tree.query(apart * size)[0]])
 
 
