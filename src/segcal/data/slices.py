@@ -84,8 +84,7 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
             h, w = labels_of.shape[1:]
             into_image[place, :, :h, :w] = images_of[s]
             into_label[place, :h, :w] = labels_of[s]
-        label[label == IGNORED] = IGNORE
-        return image, label
+        return image, label.masked_fill_(label == IGNORED, IGNORE)
 
     def _maps(self, id: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """A case's memory-mapped arrays; those used least recently are closed when there are too many."""
