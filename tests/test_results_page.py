@@ -59,9 +59,8 @@ def test_the_page_is_what_the_script_makes_of_the_scores():
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_its_main_numbers_are_means_that_anyone_can_repeat(study):
-    found = list(tables(PAGE.read_text()))
-    runs_of = {row[0]: re.findall(r"`([^`]+)`", row[2]) for table in found if table[0][-1] == "cells" for row in table[1:]}
     here = list(tables(section(study)))
+    runs_of = {row[0]: re.findall(r"`([^`]+)`", row[2]) for table in here if table[0][-1] == "cells" for row in table[1:]}
     (calibration,) = [t for t in here if t[0] == ["", "ECE ↓", "CECE ↓"]]
     (posthoc,) = [t for t in here if t[0][1:2] == ["ECE ↓ Pre"]]
     (overlap,) = [t for t in here if t[0][1:2] == ["mean DSC ↑"]]
@@ -89,8 +88,8 @@ def test_what_is_published_is_small_and_shows_no_patient():
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_cell_that_the_page_names_is_one_of_the_plan(study):
     plan = json.loads((FOLDER / study / "plan.json").read_text())["cells"]
-    named = set(re.findall(r"`((?:ce|focal|ecp|ls|svls|mbls)[\w.-]*-unet-s\d)`", PAGE.read_text()))
-    named |= set(re.findall(r"--cell (\S+)", PAGE.read_text()))
+    named = set(re.findall(r"`((?:ce|focal|ecp|ls|svls|mbls)[\w.-]*-unet-s\d)`", section(study)))
+    named |= set(re.findall(rf"{study}.toml .* --cell (\S+)", PAGE.read_text()))
     assert named
     assert named <= set(plan)
     for name in named:

@@ -85,6 +85,10 @@ class Study:
         """The highest mean among the seven."""
         return _text(max(self.mean(key, metric, calibrator) for key in SEVEN), metric)
 
+    def has_grid(self) -> bool:
+        """Whether a method was tried with several settings."""
+        return any(len(c.runs_tried) > 1 for c in self.results.contenders)
+
     def n_runs(self) -> int:
         """How many runs the study has."""
         return len(self.all.runs)
