@@ -16,7 +16,8 @@ LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 LATEX |= {c: f"\\{c}" for c in "&%$#_{}"}
 LATEX |= {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "±": r"$\pm$", "−": "$-$", "—": "---", "σ": r"$\sigma$"}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-WIDE = 8  # columns, from which a table is scaled to the width of a page
+# How wide a table becomes is known to LaTeX alone, so it decides.
+FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 
 def to_csv(table: Table) -> str:
@@ -67,17 +68,20 @@ def _markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """For a paper, with booktabs: best in bold, second underlined."""
+    """For a paper, with booktabs: best in bold, second underlined; scaled down if it is wider than the text."""
 
     def cell_text(cell: Cell, column: int) -> str:
         text = _latex(table.text(cell, column))
         marked = rf"\textbf{{{text}}}" if cell.best else rf"\underline{{{text}}}" if cell.second else text
         return marked + _latex(table.paper(cell, column))
 
-    scaled = len(table.columns) + 1 >= WIDE
-    needs = r"% needs \usepackage{booktabs}" + (r" and \usepackage{graphicx}" if scaled else "")
-    lines = [needs, r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
-    lines += [rf"\label{{tab:{_plain(table)}}}", *([r"\resizebox{\linewidth}{!}{%"] if scaled else [])]
+    lines = [
+        r"% needs \usepackage{booktabs,graphicx}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(table.title)}}}",
+    ]
+    lines += [rf"\label{{tab:{_plain(table)}}}", FITTED]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
     lines += [" & ".join(["", *map(_latex, table.columns)]).strip() + r" \\", r"\midrule"]
     for i, (block, rows) in enumerate(blocks(table)):
@@ -87,7 +91,7 @@ def to_latex(table: Table) -> str:
             lines.append(rf"\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\emph{{{_latex(block)}}}}} \\")
         for row in rows:
             lines.append(" & ".join([_latex(row.label), *(cell_text(c, j) for j, c in enumerate(row.cells))]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if scaled else "")]
+    lines += [r"\bottomrule", r"\end{tabular}}"]
     if table.notes:
         lines += [r"\par\smallskip\footnotesize", _latex(" ".join(table.notes))]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
