@@ -1,6 +1,7 @@
 """Training: what is learnt, what is kept, and that a killed run ends where it would have ended."""
 
 import csv
+import importlib.util
 import json
 import os
 import shutil
@@ -201,10 +202,44 @@ def test_tensorboard_gets_what_is_logged(cases, tmp_path):
     info = train(settings(cases, "machine.loggers=['tensorboard']"), tmp_path / "run", progress=False)
     (folder,) = {path.parent for path in (tmp_path / "run" / "tensorboard").rglob("events.*")}
     events = EventAccumulator(str(folder)).Reload()
-    assert [event.value for event in events.Scalars("val_dice")] == pytest.approx(
-        [float(row["val_dice"]) for row in log(tmp_path / "run")], abs=1e-6
-    )
+    for key in ("val_dice", "val_ece", "train_loss", "lr"):
+        found = [(event.step, event.value) for event in events.Scalars(key)]
+        assert found == [(int(row["epoch"]), pytest.approx(float(row[key]), abs=1e-6)) for row in log(tmp_path / "run")]
     assert info["status"] == "finished"
+
+
+def test_mlflow_gets_what_is_logged(cases, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    run = tmp_path / "run"
+    train(settings(cases, "machine.loggers=['mlflow']"), run, progress=False)
+    client = mlflow.MlflowClient(f"sqlite:///{run / 'mlflow.db'}")
+    (found,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    assert (found.info.run_name, found.data.params["loss/name"]) == ("run", "ce")
+    history = [(entry.step, entry.value) for entry in client.get_metric_history(found.info.run_id, "val_dice")]
+    assert history == [(int(row["epoch"]), pytest.approx(float(row["val_dice"]))) for row in log(run)]
+
+
+def test_wandb_writes_into_the_runs_folder(cases, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    train(settings(cases, "machine.loggers=['wandb']"), tmp_path / "run", progress=False)
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    assert b"val_dice" in file.read_bytes()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="it is")
+def test_a_logger_that_is_not_installed_is_named(cases, tmp_path):
+    with pytest.raises(UserError, match="the logger wandb is not installed; pip install wandb"):
+        train(settings(cases, "machine.loggers=['wandb']"), tmp_path / "run", progress=False)
+
+
+def test_a_logger_that_fails_is_named(cases, tmp_path, monkeypatch):
+    def refuse(self, *args):
+        raise ConnectionError("no server\nat all")
+
+    monkeypatch.setattr("lightning.pytorch.loggers.TensorBoardLogger.log_hyperparams", refuse)
+    with pytest.raises(UserError, match=r"the logger tensorboard does not work \(no server\); see to it, or leave it out"):
+        train(settings(cases, "machine.loggers=['tensorboard']"), tmp_path / "run", progress=False)
 
 
 def test_no_folder_of_the_users_is_replaced(cases, tmp_path):
@@ -233,7 +268,6 @@ def test_changed_data_is_refused(cases, tmp_path):
         (["network.name=unet3"], "unknown network 'unet3'; choose one of unet"),
         (["network.widht=3"], "widht"),
         (["machine.loggers=['comet']"], "unknown logger 'comet'; choose one of tensorboard, wandb, mlflow"),
-        (["machine.loggers=['wandb']"], "the logger wandb is not installed; pip install wandb"),
         (["machine.precision=foo"], "Lightning refuses these machine settings"),
         (["machine.accelerator=gpu"], "Lightning refuses these machine settings"),
         (["loss.name=mbls", "loss.margin=abc"], "margin must be a number; got 'abc'"),

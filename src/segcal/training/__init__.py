@@ -29,6 +29,7 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
 from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, refuse_packed, sweep, write_json
+from segcal.training import loggers
 from segcal.training.callbacks import Bar, Best, Checkpoints, Log
 from segcal.training.module import Segmentation
 from segcal.types import IGNORE, UserError
@@ -36,8 +37,15 @@ from segcal.types import IGNORE, UserError
 __all__ = ["Best", "Segmentation", "facts", "resolved", "train"]
 
 REMOVED = "removed"
-LOGGERS = {"tensorboard": "TensorBoardLogger", "wandb": "WandbLogger", "mlflow": "MLFlowLogger"}
-OURS = ("checkpoints", "calibrators", "log.csv", "scores.csv", "bins.json", *LOGGERS, "run.json")  # what --again takes away
+OURS = (
+    "checkpoints",
+    "calibrators",
+    "log.csv",
+    "scores.csv",
+    "bins.json",
+    *loggers.FILES,
+    "run.json",
+)  # what --again takes away
 
 
 def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bool = True) -> dict[str, Any]:
@@ -57,8 +65,11 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
         if info["status"] == "finished":
             return info
         keep_pages()
+        if first:
+            trainer.loggers = loggers.begin(settings.machine.loggers, out, settings.model_dump(mode="json"))
         last = out / "checkpoints" / "last.ckpt"
         trainer.fit(model, _loader(settings, slices, model.order), validation, ckpt_path=last if last.is_file() else None)
+        loggers.end(trainer.loggers)
         if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
             info |= {"status": "finished", "best": best.facts} | _totals(out)
             write_json(out / "run.json", info)
@@ -165,6 +176,7 @@ def _check_same(out: Path, info: dict[str, Any], settings: RunSettings, cases: C
 
 def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.Trainer:
     machine = settings.machine
+    loggers.check(machine.loggers)
     checkpoints = ModelCheckpoint(  # one, after every epoch; its own `save_last` waits for the end of the run
         out / "checkpoints", "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
     )
@@ -180,7 +192,7 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
         "max_epochs": settings.training.epochs,
         "callbacks": callbacks,
         "plugins": [Checkpoints()],
-        "logger": _loggers(machine.loggers, out),
+        "logger": False,  # they come when the run's folder is there
         "enable_progress_bar": progress,
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
@@ -191,20 +203,6 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
         return L.Trainer(**kwargs)
     except (ValueError, MisconfigurationException) as error:
         raise UserError(f"Lightning refuses these machine settings: {str(error).splitlines()[0]}") from None
-
-
-def _loggers(names: tuple[str, ...], out: Path) -> Any:
-    from lightning.pytorch import loggers
-
-    made = []
-    for name in names:
-        if name not in LOGGERS:
-            raise UserError(f"unknown logger {name!r}; choose one of {', '.join(LOGGERS)}")
-        try:
-            made.append(getattr(loggers, LOGGERS[name])(save_dir=str(out / name)))
-        except ModuleNotFoundError:
-            raise UserError(f"the logger {name} is not installed; pip install {name}") from None
-    return made or False
 
 
 def _slices(settings: RunSettings, cases: CaseSet) -> Slices:

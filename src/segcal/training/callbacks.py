@@ -93,6 +93,8 @@ class Log(Callback):
         row |= {"lr": self.lr, "seconds": round(time.perf_counter() - self.start, 2), "memory_mb": round(memory.item())}
         before = [old for old in read_rows(self.path) if int(old["epoch"]) < trainer.current_epoch]
         write_rows(self.path, [*before, row])
+        for logger in trainer.loggers:
+            logger.log_metrics({key: value for key, value in row.items() if key != "epoch"}, step=trainer.current_epoch)
 
 
 class Bar(RichProgressBar):

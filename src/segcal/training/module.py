@@ -84,8 +84,8 @@ class Segmentation(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """The scores of all processes; the mean volume Dice chooses the checkpoint."""
-        self.log("val_dice", self.overlap.compute()["dice_mean"].float(), sync_dist=False, prog_bar=True)
-        self.log("val_ece", self.calibration.compute()["ece"].float(), sync_dist=False, prog_bar=True)
+        self.log("val_dice", self.overlap.compute()["dice_mean"].float(), logger=False, sync_dist=False, prog_bar=True)
+        self.log("val_ece", self.calibration.compute()["ece"].float(), logger=False, sync_dist=False, prog_bar=True)
 
     def configure_optimizers(self) -> Any:
         """Adam, and a lower rate from half-time."""

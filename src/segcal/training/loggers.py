@@ -1,0 +1,63 @@
+"""Where a run's log may go besides `log.csv`: TensorBoard, Weights & Biases, MLflow, through Lightning, if installed.
+
+Their own variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI` ...) hold; by default everything stays in the run's folder.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import loggers
+from lightning.pytorch.loggers import Logger
+
+from segcal.types import UserError, check_choice
+
+
+def _mlflow(out: Path) -> Logger:
+    here = f"sqlite:///{(out / 'mlflow.db').absolute()}"  # MLflow has given up plain files
+    return loggers.MLFlowLogger(
+        run_name=out.name,
+        tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", here),
+        artifact_location=str((out / "mlflow").absolute()),
+    )
+
+
+LOGGERS = {
+    "tensorboard": lambda out: loggers.TensorBoardLogger(save_dir=out / "tensorboard"),
+    "wandb": lambda out: loggers.WandbLogger(name=out.name, save_dir=out),  # makes a folder `wandb` there
+    "mlflow": _mlflow,
+}
+FILES = (*LOGGERS, "mlflow.db")  # what they leave in the run's folder
+
+
+def check(names: tuple[str, ...]) -> None:
+    """Raise unless all are known and installed."""
+    for name in names:
+        check_choice("logger", name, tuple(LOGGERS))
+        if find_spec(name) is None:
+            raise UserError(f"the logger {name} is not installed; pip install {name}")
+
+
+def begin(names: tuple[str, ...], out: Path, settings: dict[str, Any]) -> list[Logger]:
+    """The loggers of a run, told its settings; its folder must be there, for some write into it at once."""
+    begun = []
+    for name in names:
+        try:
+            logger = LOGGERS[name](out)
+            logger.log_hyperparams(settings)
+        except Exception as error:  # each has its own: no account, no server, a path that cannot be written
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            message = f"the logger {name} does not work ({reason}); see to it, or leave it out of machine.loggers"
+            raise UserError(message) from None
+        begun.append(logger)
+    return begun
+
+
+def end(all: list[Logger]) -> None:
+    """Close what would otherwise stay open until the process ends, and take in the next run: Weights & Biases."""
+    for logger in all:
+        if isinstance(logger, loggers.WandbLogger):
+            logger.experiment.finish()
