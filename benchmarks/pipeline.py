@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,9 @@ from segcal.losses import Criterion
 from segcal.metrics import reliability
 from segcal.networks import build_network
 from segcal.store import CaseSet, open_cases
+from segcal.types import IGNORE
 
-SIZES = [(8, 64, 480), (4, 224, 80)]  # batch, height and width, slices in the training split
+SIZES = [(8, 64, 264, 3), (4, 224, 120, 1)]  # batch, height and width, cases (185 and 84 to train on), slices of each
 
 
 class TakingTurns(Callback):
@@ -83,10 +86,10 @@ def steps(settings: RunSettings, cases: CaseSet, out: Path) -> tuple[float, floa
 
 
 def training_rows() -> Iterator[Row]:
-    for batch, size, n_slices in SIZES:
+    for batch, size, n_cases, depth in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            prepare("phantom", to=root, n_cases=n_slices // 12 + 4, shape=(12, size, size))
+            prepare("phantom", to=root, n_cases=n_cases, shape=(depth, size, size))
             cases = open_cases(root / "phantom")
             sets = ["network.width=8", f"training.batch={batch}", "training.epochs=2", "loss.name=mbls"]
             settings = run_settings({"data": str(cases.root)}, overrides=sets)
@@ -104,19 +107,27 @@ def a_run(n_classes: int) -> Run:
     return Run(Path(), {"data": data, "frame": [1, 1]}, network, torch.device("cpu"))
 
 
-def evaluation_row() -> Row:
+def evaluation_rows() -> Iterator[Row]:
     logits, labels = scored_volume()
     logits = F.avg_pool2d(logits, 5, 1, 2)  # as smooth as a network's
     run, image = a_run(logits.shape[1]), torch.rand(30, 1, 192, 192)
+    data = run.info["data"] | {"regions": {"WT": [1, 2, 3], "TC": [1, 3], "ET": [3]}}
+    with_regions = replace(run, info=run.info | {"data": data})
+    some_ignored = labels.masked_fill(torch.arange(192) < 4, IGNORE)  # a strip of each slice
 
-    def score() -> None:
+    def score(run: Run, labels: Tensor) -> None:
         bins = reliability(logits, labels, n_bins=FINE)
         _logit_sums(logits, labels)
         _case_rows("case", logits, labels, bins.coarser(), run, [2.0, 1.0, 1.0])
 
-    return time_row(
-        "all metrics of a volume (30, 192, 192), 5 classes", "inference, width 8", score, lambda: run.logits(image), 0.2, 21
-    )
+    what, against = "all metrics of a volume (30, 192, 192), 5 classes", "inference, width 8"
+    for kind, about, truth in (
+        ("", run, labels),
+        (", some ignored", run, some_ignored),
+        (", 3 regions", with_regions, labels),
+    ):
+        score_it = functools.partial(score, about, truth)
+        yield time_row(what + kind, against, score_it, lambda: run.logits(image), 0.2, 21)
 
 
 def cached(n_slices: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,5 +180,5 @@ def rows() -> Iterator[Row]:
     training._quieten()
     L.seed_everything(0, verbose=False)
     yield from training_rows()
-    yield evaluation_row()
+    yield from evaluation_rows()
     yield from posthoc_rows()

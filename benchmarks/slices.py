@@ -1,4 +1,4 @@
-"""Slices in random order from memory-mapped cases, against opening an HDF5 file and reading the volume for each."""
+"""Slices in random order from prepared cases, against opening an HDF5 file and reading the volume for each."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def test_the_phantom_in_one_command(tmp_path):
 
 
 def test_a_phantom_in_an_official_layout(tmp_path):
-    assert segcal("phantom", "acdc", "--to", "raw", "--cases", 6, "--shape", "4,24,24", cwd=tmp_path).returncode == 0
+    done = segcal("phantom", "acdc", "--to", "raw", "--cases", 6, "--shape", "4,24,24", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"folder": "raw"}
     done = segcal("prepare", "acdc", "--from", "raw", "--workers", 1, cwd=tmp_path)
     assert "6 cases (2 train, 2 val, 2 test), classes RV, MYO, LV" in " ".join(done.stdout.split())
 

@@ -92,7 +92,7 @@ def test_dimensions_become_volumes_and_channels(tmp_path):
     assert [sitk.GetArrayFromImage(c).mean() for c in channels] == [0, 1, 2]
     assert Grid.of(channels[2]).close_to(GRID)
     assert orientation(four) == orientation_of(GRID)
-    with pytest.raises(UserError, match="is 4D with 3 volumes where one 3D volume is expected"):
+    with pytest.raises(UserError, match="holds 3 volumes where one is expected"):
         read_single(four)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,13 +20,13 @@ from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
-from segcal.evaluation import _logit_sums, evaluate
+from segcal.evaluation import _case_rows, _logit_sums, evaluate
 from segcal.inference import open_run, volume_logits
 from segcal.posthoc import cache_logits, calibrate
 from segcal.prediction import grouped, predict, summary
 from segcal.store import alone, read_run, write_json
 from segcal.training import train
-from segcal.types import UserError
+from segcal.types import IGNORE, UserError
 
 
 def trained(cases, out, *overrides):
@@ -203,6 +204,36 @@ def test_regions_and_classes_are_both_scored_and_named(tmp_path):
     assert {"NCR", "ED", "ET", "mean", "TC (region)", "ET (region)", "WT (region)", "mean (region)"} <= names
 
 
+@pytest.mark.parametrize("n_classes", [4, 200])  # as bytes, and too many for that
+@pytest.mark.parametrize("ignored", [False, True])
+def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
+    generator = torch.Generator().manual_seed(n_classes)
+    labels = torch.randint(4, (5, 12, 14), generator=generator) * (torch.rand(5, 12, 14, generator=generator) < 0.3)
+    if ignored:
+        labels[:, 3:6] = IGNORE
+    logits = torch.randn(5, n_classes, 12, 14, generator=generator)
+    logits[:, 4:] -= 50  # classes that nobody has
+    regions, classes = {"TC": [1, 3], "WT": [1, 2, 3], "none": [n_classes - 1]}, [f"c{k}" for k in range(1, n_classes)]
+    run = SimpleNamespace(classes=tuple(classes), info={"data": {"regions": regions}})
+    bins = metrics.reliability(logits, labels)
+    found = {(r["class"], r["metric"]): r["value"] for r in _case_rows("a", logits, labels, bins, run, [2.0, 1.0, 1.5])}
+    pred = metrics.label_map(logits)
+    objects = {name: [(x == k).long() for x in (pred, labels)] for k, name in enumerate(classes[:3], start=1)}
+    objects |= {
+        f"{name} (region)": [torch.isin(x, torch.tensor(p)).long() for x in (pred, labels)] for name, p in regions.items()
+    }
+    for name, (inside, truth) in objects.items():
+        truth[labels == IGNORE] = IGNORE
+        counts, far = (
+            metrics.confusion(inside, truth, n_classes=2),
+            metrics.surfaces(inside, truth, n_classes=2, spacing=[2.0, 1.0, 1.5]),
+        )
+        for key, row in metrics.METRICS.items():
+            if row.of in ("confusion", "surfaces"):
+                expected = row.function({"confusion": counts, "surfaces": far}[row.of]).item()
+                assert found[name, key] == pytest.approx(expected, nan_ok=True), (name, key)
+
+
 def test_single_slices_have_distances_in_the_plane(tmp_path):
     write_layout("busi", tmp_path / "raw", n_cases=6, size=(4, 40, 40))
     cases = prepare("busi", tmp_path / "raw", tmp_path / "cases", size=(40, 40)).cases
@@ -332,6 +363,14 @@ def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
     assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
 
 
+def test_half_a_calibrator_is_fitted_again(run):
+    calibrate(run, ["ts"])
+    whole = (run.root / "calibrators" / "ts.safetensors").read_bytes()
+    (run.root / "calibrators" / "ts.safetensors").unlink()
+    calibrate(run, ["ts"])
+    assert (run.root / "calibrators" / "ts.safetensors").read_bytes() == whole
+
+
 def test_a_calibrator_of_another_run_is_refused(run, first, cases, tmp_path):
     calibrate(run, ["ts"])
     other = trained(cases, tmp_path / "other", "seed=1", "training.epochs=1")
@@ -438,15 +477,26 @@ def test_channels_are_gathered_and_counted(run, images, tmp_path):
     here, there = tmp_path / "z" / "s_0000.nii.gz", tmp_path / "a" / "s_0001.nii.gz"
     assert grouped([there, here], 2) == {"s": (here, there)}  # by number, not by folder
     assert list(grouped([tmp_path / "amos_0001.nii.gz", tmp_path / "amos_0004.nii.gz"], 1)) == ["amos_0001", "amos_0004"]
+    with pytest.raises(
+        UserError, match=r"has the files both_0000.nii.gz, both_0001.nii.gz where this run needs one channel"
+    ):
+        predict(run, [*both], tmp_path / "out")
     with pytest.raises(UserError, match="would both be case 's'"):
         grouped([here, tmp_path / "a" / "s_0000.nii.gz"], 1)
     four = tmp_path / "four.nii.gz"
     image = sitk.ReadImage(str(images[0]))
     sitk.WriteImage(sitk.JoinSeries([image, image]), str(four))
-    with pytest.raises(UserError, match="is 4D with 2 volumes where one 3D volume is expected"):
+    with pytest.raises(UserError, match="holds 2 volumes where one is expected"):
         predict(run, [four], tmp_path / "out")
-    with pytest.raises(UserError, match="missing"):
-        predict(run, [tmp_path / "none.nii.gz"], tmp_path / "out")
+    for n in (2, 3, 4):
+        vector = tmp_path / f"vector{n}.mha"
+        sitk.WriteImage(sitk.Compose([sitk.Cast(image, sitk.sitkFloat32)] * n), str(vector))
+        with pytest.raises(UserError, match=f"vector{n}.mha holds {n} volumes where one is expected"):
+            predict(run, [vector], tmp_path / "out")
+    sitk.WriteImage(sitk.Cast(image, sitk.sitkComplexFloat32), str(tmp_path / "complex.nrrd"))
+    for path, problem in (("complex.nrrd", "holds complex numbers"), ("none.nii.gz", "missing"), (".", "is a folder")):
+        with pytest.raises(UserError, match=problem):
+            predict(run, [tmp_path / path], tmp_path / "out")
 
 
 def test_summaries_count_what_they_say():

@@ -83,7 +83,7 @@ BROKEN = [
     (not_an_image, r"imagesTr.*_001.nii.gz cannot be read"),
     (unknown_label, r"labelsTr.*_001.nii.gz holds the unknown label 9; allowed are 0, 1, 2, 3"),
     (fractional_label, r"labelsTr.*_001.nii.gz holds the unknown label 0.5; allowed are 0, 1, 2, 3"),
-    (four_dimensions, r"imagesTr.*_001.nii.gz is 4D with 2 volumes where one 3D volume is expected"),
+    (four_dimensions, r"imagesTr.*_001.nii.gz holds 2 volumes where one is expected"),
     (not_a_number, r"imagesTr.*_001.nii.gz holds NaN or infinite values"),
 ]
 

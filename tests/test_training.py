@@ -199,7 +199,7 @@ def test_a_run_with_nonsense_in_it_is_named(cases, tmp_path):
 def test_tensorboard_gets_what_is_logged(cases, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    info = train(settings(cases, "machine.loggers=['tensorboard']"), tmp_path / "run", progress=False)
+    info = train(settings(cases, "machine.loggers=tensorboard"), tmp_path / "run", progress=False)
     (folder,) = {path.parent for path in (tmp_path / "run" / "tensorboard").rglob("events.*")}
     events = EventAccumulator(str(folder)).Reload()
     for key in ("val_dice", "val_ece", "train_loss", "lr"):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from segcal.types import UserError
 
@@ -69,6 +69,11 @@ class Machine(BaseModel):
     precision: str = "32-true"
     workers: int = Field(default=0, ge=0)  # data loading processes; slices are read at memory speed without any
     loggers: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
 
 class RunSettings(BaseModel):

@@ -38,7 +38,7 @@ def calibrate(
         check_choice("calibrator", name, tuple(CALIBRATORS))
     cases = data_of(run, cases)
     with alone(run.root, nested=True):
-        missing = [name for name in names if again or not (run.root / "calibrators" / f"{name}.json").is_file()]
+        missing = [name for name in names if again or not calibrators.saved(calibrator_path(run, name))]
         if missing:
             _fit(run, cases, missing, progress)
         evaluate(run, cases=cases)  # the test rows to compare with

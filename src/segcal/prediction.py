@@ -88,16 +88,17 @@ def _about(run: Run, paths: Sequence[Path], calibrator: str, probabilities: bool
 def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ...]]:
     """Files by case: with two channels, `name_0000.nii.gz` and `name_0001.nii.gz` are those of `name`.
 
-    A run with one channel takes every file for a case of its own.
+    A run with one channel takes every file for a case of its own, but for those whose `_0000` is there too: they look like
+    further channels, and a wrong number of channels must not go by unseen.
 
     >>> {k: [p.name for p in v] for k, v in grouped([Path("a_0001.nii"), Path("a_0000.nii"), Path("b.mha")], 2).items()}
     {'a': ['a_0000.nii', 'a_0001.nii'], 'b': ['b.mha']}
     """
     groups: dict[str, dict[int, Path]] = defaultdict(dict)
-    for path in images:
-        stem = re.sub(r"(\.nii)?\.\w+$", "", path.name)
+    stems = [re.sub(r"(\.nii)?\.\w+$", "", path.name) for path in images]
+    for path, stem in zip(images, stems, strict=True):
         numbered = re.fullmatch(r"(.+)_(\d{4})", stem)
-        if numbered and (n_channels > 1 or numbered[2] == "0000"):
+        if numbered and (n_channels > 1 or f"{numbered[1]}_0000" in stems):
             name, number = numbered[1], int(numbered[2])
         else:
             name, number = stem, -1  # the whole case
@@ -107,9 +108,8 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
     for name, files in groups.items():
         if set(files) not in ({-1}, set(range(n_channels))):
             listed = ", ".join(sorted(p.name for p in files.values()))
-            raise UserError(
-                f"case {name!r} has the files {listed} where this run needs {n_channels} channels, from _0000 on"
-            )
+            needs = f"{n_channels} channels, from _0000 on" if n_channels > 1 else "one channel"
+            raise UserError(f"case {name!r} has the files {listed} where this run needs {needs}; name other cases otherwise")
     return {name: tuple(path for _, path in sorted(files.items())) for name, files in groups.items()}
 
 

@@ -72,10 +72,9 @@ def check_labels(labels: Tensor, n_classes: int, ignore_index: int | None = None
     may_ignore = ignore_index is not None and low <= ignore_index <= high
     if low >= 0 and high < n_classes:
         return may_ignore
-    bad = labels[(labels < 0) | (labels >= n_classes)]
-    if ignore_index is not None:
-        bad = bad[bad != ignore_index]
-    if bad.numel():
+    kept = labels.masked_fill(labels.eq(ignore_index), 0) if ignore_index is not None and may_ignore else labels
+    if any(not 0 <= int(value) < n_classes for value in kept.aminmax()):
         also = "" if ignore_index is None else f", or equal ignore_index {ignore_index}"
-        raise UserError(f"{name} must lie in 0..{n_classes - 1}{also}; got {int(bad[0])}")
+        first = int(kept[(kept < 0) | (kept >= n_classes)][0])
+        raise UserError(f"{name} must lie in 0..{n_classes - 1}{also}; got {first}")
     return may_ignore

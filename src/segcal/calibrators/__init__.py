@@ -18,14 +18,28 @@ from typing import Any
 
 from torch import Tensor
 
-from segcal.calibrators.files import read, write
+from segcal.calibrators.files import read, saved, write
 from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted
 from segcal.calibrators.local import lts, scale_locally
 from segcal.calibrators.temperature import scale, ts
 from segcal.calibrators.vector import scale_classes, vs
 from segcal.types import UserError, check_choice
 
-__all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "Batches", "Calibrator", "Fitted", "fit", "load", "lts", "save", "ts", "vs"]
+__all__ = [
+    "CALIBRATORS",
+    "HIGHEST",
+    "LOWEST",
+    "Batches",
+    "Calibrator",
+    "Fitted",
+    "fit",
+    "load",
+    "lts",
+    "save",
+    "saved",
+    "ts",
+    "vs",
+]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ def write(stem: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> No
         partial.replace(path)
 
 
+def saved(stem: Path) -> bool:
+    """Whether both files are there."""
+    return all(_path(stem, kind).is_file() for kind in ("json", "safetensors"))
+
+
 def read(stem: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write` wrote; anything else is refused."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -126,6 +127,7 @@ def phantom(
     cases: Annotated[int, typer.Option(help="How many cases.")] = 10,
     shape: Annotated[str, typer.Option(help="slices,height,width.")] = "16,64,64",
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write synthetic raw data in a public data set's official layout, to try things on."""
     from segcal.data.layouts import write_layout
@@ -142,7 +144,7 @@ def phantom(
         ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(to)
+    print(json.dumps({"folder": str(to)}) if as_json else to)
 
 
 @app.command(epilog="Example: segcal inspect cases/hippocampus --figure sheet.png")
@@ -184,6 +186,7 @@ def inspect(
 def download(
     name: Annotated[str, typer.Argument(help="A data set with an open address (segcal list datasets).")],
     to: Annotated[Path, typer.Option(help="Where raw data goes.")] = Path("raw"),
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a data set that anyone may download; for the others, say where to ask."""
     from segcal.data.catalog import DATASETS
@@ -199,4 +202,4 @@ def download(
     with bar(DownloadColumn()) as shown:
         task = shown.add_task(f"downloading {name}", total=None)
         folder = fetch(*row.archive, to, progress=lambda done, total: shown.update(task, completed=done, total=total))
-    print(folder)
+    print(json.dumps({"folder": str(folder)}) if as_json else folder)

@@ -80,7 +80,7 @@ def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk
     if len(parts) != len(channels):
         expected = f"{len(channels)} ({', '.join(channels)})"
         if len(paths) == 1 and len(channels) == 1:
-            raise UserError(f"{paths[0]} is 4D with {len(parts)} volumes where one 3D volume is expected")
+            raise UserError(f"{paths[0]} holds {len(parts)} volumes where one is expected")
         raise UserError(f"{paths[0]} has {len(parts)} channels where {expected} are expected")
     first = parts[0][1]
     images = []

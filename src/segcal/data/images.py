@@ -82,6 +82,8 @@ class Grid:
 
 def read(path: Path) -> sitk.Image:
     """Any whole image that SimpleITK reads."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder where an image file is expected; turn a DICOM series into a NIfTI file first")
     if not path.is_file():
         raise UserError(f"{path} is missing")
     try:
@@ -90,6 +92,8 @@ def read(path: Path) -> sitk.Image:
         image = None
     if image is None or not _complete(path, image):
         raise UserError(f"{path} cannot be read: it is no image, or it is truncated")
+    if image.GetPixelIDTypeAsString().startswith("complex"):
+        raise UserError(f"{path} holds complex numbers; store their magnitude")
     if _has_nan(path, image):
         raise UserError(f"{path} holds NaN or infinite values; replace them")
     return image
@@ -152,17 +156,16 @@ def _content(path: Path, skip: int = 0) -> Iterator[bytes]:
 
 
 def read_channels(path: Path, n_channels: int = 1) -> list[sitk.Image]:
-    """The channels of an image file, each 3D: those of a 4D file, or of a colour image if that many are expected.
+    """The channels of an image file, each 3D: those of a 4D file, or the components of its voxels.
 
-    Otherwise colours become grey.
+    The colours of a single slice become grey unless that many channels are expected; alpha is left out.
     """
     image = read(path)
-    n_colours = image.GetNumberOfComponentsPerPixel()
-    parts = (
-        [sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in range(n_colours)] if n_colours > 1 else [image]
-    )
-    if n_colours > 1 and n_colours != n_channels:
-        parts = [0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] if n_colours > 2 else parts[0]]
+    n_parts = image.GetNumberOfComponentsPerPixel()
+    parts = [sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in range(n_parts)] if n_parts > 1 else [image]
+    flat = image.GetDimension() == 2 or image.GetSize()[2:] == (1,)
+    if n_parts in (2, 3, 4) and n_parts != n_channels and flat:
+        parts = [0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] if n_parts > 2 else parts[0]]
     if image.GetDimension() == 2:
         return [sitk.JoinSeries([part]) for part in parts]
     if image.GetDimension() == 4:
@@ -174,7 +177,7 @@ def read_single(path: Path) -> sitk.Image:
     """A file that must hold one 3D (or 2D) image."""
     channels = read_channels(path)
     if len(channels) > 1:
-        raise UserError(f"{path} is 4D with {len(channels)} volumes where one 3D volume is expected")
+        raise UserError(f"{path} holds {len(channels)} volumes where one is expected")
     return channels[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from segcal.store import IGNORED, CaseSet
+from segcal.store import IGNORED, CaseSet, SliceFile
 from segcal.types import IGNORE, UserError
-
-OPEN_CASES = 64
-"""How many cases a data set keeps open: each takes two of a process's file descriptors, which may be as few as 256."""
 
 GAIN, BIAS, SHIFT = 0.1, 0.05, 0.05
 """How far augmentation goes: intensities times 1 ± GAIN, plus ± BIAS; moved by ± SHIFT of the height and width."""
@@ -52,22 +49,21 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
             why = "no slice with foreground; keep the empty ones" if ids else "no cases; choose another split or fold"
             raise UserError(f"split {split!r} of {cases.name} (fold {fold}) has {why}")
         self.shape = (max(h for _, h, _ in shapes.values()), max(w for _, _, w in shapes.values()))
-        self._open: dict[str, tuple[NDArray[np.float32], NDArray[np.uint8]]] = {}
+        self._files = {id: (SliceFile.of(cases.image(id)), SliceFile.of(cases.label(id))) for id in ids}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         id, s = self._places[index]
-        images, labels = self._maps(id)
-        image: NDArray[np.float32] = images[s]  # (C, h, w), not read yet
+        image, label = (file.read(s) for file in self._files[id])  # (C, h, w), (h, w)
         shift = (0, 0)
         if self.augment:
             image = _other_intensities(image)
             shift = _small_shift(self.shape)
         return (
             torch.from_numpy(_placed(image, self.shape, shift, outside=0.0)),
-            torch.from_numpy(_with_ignore(_placed(labels[s], self.shape, shift, outside=IGNORED))),
+            torch.from_numpy(_with_ignore(_placed(label, self.shape, shift, outside=IGNORED))),
         )
 
     def batch(self, indices: list[int]) -> tuple[Tensor, Tensor]:
@@ -80,24 +76,11 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         into_image, into_label = image.numpy(), label.numpy()
         for place, index in enumerate(indices):
             id, s = self._places[index]
-            images_of, labels_of = self._maps(id)
-            h, w = labels_of.shape[1:]
-            into_image[place, :, :h, :w] = images_of[s]
-            into_label[place, :h, :w] = labels_of[s]
+            images_of, labels_of = self._files[id]
+            h, w = labels_of.shape
+            into_image[place, :, :h, :w] = images_of.read(s)
+            into_label[place, :h, :w] = labels_of.read(s)
         return image, label.masked_fill_(label == IGNORED, IGNORE)
-
-    def _maps(self, id: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """A case's memory-mapped arrays; those used least recently are closed when there are too many."""
-        # As plain arrays over the same memory: indexing NumPy's memmap class costs five times as much.
-        maps = self._open.pop(id, None) or (np.asarray(self.cases.image(id)), np.asarray(self.cases.label(id)))
-        self._open[id] = maps  # a dict keeps the order in which keys came: the first was used longest ago
-        if len(self._open) > OPEN_CASES:
-            del self._open[next(iter(self._open))]
-        return maps
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A pickled map is the whole volume; each worker process of a DataLoader opens its own instead.
-        return self.__dict__ | {"_open": {}}
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):

@@ -52,7 +52,7 @@ def surfaces(
     narrow = torch.uint8 if n_classes <= 256 else torch.int32
     narrowed = [values.to(narrow) for values in (pred, labels)]
     if may_ignore:
-        ignored = labels.long() == ignore_index  # an unsigned label would wrap around
+        ignored = labels == ignore_index
         narrowed = [values.masked_fill(ignored, 0) for values in narrowed]
     maps = _cropped(*(values.cpu().numpy() for values in narrowed))
     boxes = [ndimage.find_objects(values, max_label=n_classes - 1) for values in maps]

@@ -1,6 +1,6 @@
 """Our own files: the only room that knows their paths and formats."""
 
-from segcal.store.cases import FORMAT, IGNORED, CaseSet, array_path, content_checksum, open_cases
+from segcal.store.cases import FORMAT, IGNORED, CaseSet, SliceFile, array_path, content_checksum, open_cases
 from segcal.store.files import (
     changed,
     fingerprint,
@@ -21,7 +21,18 @@ from segcal.store.files import (
 )
 from segcal.store.whole import BusyError, StoppedError, alone, whole_or_not
 
-__all__ = ["FORMAT", "IGNORED", "BusyError", "CaseSet", "StoppedError", "alone", "array_path", "changed", "fingerprint"]
+__all__ = [
+    "FORMAT",
+    "IGNORED",
+    "BusyError",
+    "CaseSet",
+    "SliceFile",
+    "StoppedError",
+    "alone",
+    "array_path",
+    "changed",
+    "fingerprint",
+]
 __all__ += ["open_cases", "read_json", "read_rows", "read_run", "replacing", "save_figure", "save_weights", "sha256"]
 __all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json"]
 __all__ += ["found", "refuse_packed", "write_packed", "write_rows"]

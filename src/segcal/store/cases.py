@@ -26,6 +26,38 @@ FORMAT = 1
 """The version of `cases.json`; raised when older files can no longer be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class SliceFile:
+    """Where the slices of an array lie in its file, so that any of them is read without opening a map.
+
+    A map costs a file descriptor for as long as it is kept, of which a process may have as few as 256, and else twenty times
+    as much as this read.
+    """
+
+    path: str
+    first: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of one slice
+
+    @classmethod
+    def of(cls, mapped: np.memmap[Any, Any]) -> SliceFile:
+        """The file behind a memory-mapped array (D, ...)."""
+        return cls(str(mapped.filename), mapped.offset, mapped.dtype, mapped.shape[1:])
+
+    def read(self, s: int) -> NDArray[Any]:
+        """Slice `s`."""
+        out = np.empty(self.shape, self.dtype)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(self.first + s * out.nbytes)
+                complete = file.readinto(out.data) == out.nbytes
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        if not complete:
+            raise _unreadable(self.path, "it has become shorter")
+        return out
+
+
 @dataclass(frozen=True)
 class CaseSet:
     """A prepared data set, opened; arrays are memory-mapped when asked for."""
@@ -73,11 +105,11 @@ class CaseSet:
         record: dict[str, Any] = self.info["cases"][id]
         return record
 
-    def image(self, id: str) -> NDArray[np.float32]:
+    def image(self, id: str) -> np.memmap[Any, np.dtype[np.float32]]:
         """The image (D, C, H, W), memory-mapped."""
         return _mapped(array_path(self.root, id, "image"))
 
-    def label(self, id: str) -> NDArray[np.uint8]:
+    def label(self, id: str) -> np.memmap[Any, np.dtype[np.uint8]]:
         """The label map (D, H, W), memory-mapped."""
         return _mapped(array_path(self.root, id, "label"))
 
@@ -104,11 +136,16 @@ def array_path(root: Path, id: str, kind: str) -> Path:
     return root / f"{id}.{kind}.npy"
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _mapped(path: Path) -> np.memmap[Any, Any]:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        found: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return found
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path} ({error}); prepare the data set again with --again") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path | str, why: object) -> UserError:
+    return UserError(f"cannot read {path} ({why}); prepare the data set again with --again")
 
 
 def open_cases(root: Path) -> CaseSet:
