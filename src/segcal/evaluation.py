@@ -156,14 +156,17 @@ def _case_rows(
     """Every metric of one case: per class, their mean, per region, and calibration."""
     pred, truth, ignore = _narrow(label_map(logits), label, len(run.classes) + 1)
     counts = confusion(pred, truth, n_classes=len(run.classes) + 1, ignore_index=ignore)
-    rows = _overlap_rows(id, counts, _surfaces(pred, truth, len(run.classes) + 1, spacing, ignore), run.classes, MEAN)
+    found = _surfaces(pred, truth, len(run.classes) + 1, spacing, ignore)
+    rows = _overlap_rows(id, counts, found, run.classes, MEAN)
     regions: dict[str, list[int]] = run.info["data"]["regions"]
     values = []
+    kept = truth.numpy() != ignore
+    maps = [x.numpy() * kept for x in (pred, truth)]
     for name, parts in regions.items():
         member = torch.tensor([[int((k in parts) == row) for k in range(len(counts))] for row in (False, True)])
-        inside, really = (reduce(or_, [x == k for k in parts]).to(x.dtype) for x in (pred, truth))
-        found = _surfaces(inside, really.masked_fill_(truth == ignore, ignore), 2, spacing, ignore)
-        part = _overlap_rows(id, member @ counts @ member.T, found, (REGION.format(name),), "")
+        inside, really = (torch.from_numpy(reduce(or_, [x == k for k in parts])).to(torch.uint8) for x in maps)
+        whole = [found[parts[0] - 1]] if len(parts) == 1 else _surfaces(inside, really, 2, spacing, ignore)
+        part = _overlap_rows(id, member @ counts @ member.T, whole, (REGION.format(name),), "")
         values.append(part)
         rows += part
     if regions:

@@ -72,7 +72,7 @@ def check_labels(labels: Tensor, n_classes: int, ignore_index: int | None = None
     may_ignore = ignore_index is not None and low <= ignore_index <= high
     if low >= 0 and high < n_classes:
         return may_ignore
-    kept = labels.masked_fill(labels.eq(ignore_index), 0) if ignore_index is not None and may_ignore else labels
+    kept = labels * labels.ne(ignore_index) if ignore_index is not None and may_ignore else labels
     if any(not 0 <= int(value) < n_classes for value in kept.aminmax()):
         also = "" if ignore_index is None else f", or equal ignore_index {ignore_index}"
         first = int(kept[(kept < 0) | (kept >= n_classes)][0])

@@ -22,12 +22,15 @@ def confusion(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int
     """
     may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     n_cells = n_classes**2
-    narrow = torch.uint8 if n_cells < 256 else torch.int64  # bytes are counted three times as fast
+    narrow = torch.uint8 if n_cells <= 256 else torch.int64  # bytes are counted three times as fast
     pred, labels = (values.detach().as_subclass(Tensor).reshape(-1) for values in (pred, labels))  # no MetaTensor
     cell = pred.to(narrow) * n_classes + labels.to(narrow)
-    if may_ignore:
-        cell.masked_fill_(labels == ignore_index, n_cells)  # a cell of their own
-    return torch.bincount(cell, minlength=n_cells + 1)[:n_cells].reshape(n_classes, n_classes)
+    if not may_ignore:
+        return torch.bincount(cell, minlength=n_cells).reshape(n_classes, n_classes)
+    kept = labels.ne(ignore_index)
+    counts = torch.bincount(cell * kept, minlength=n_cells)
+    counts[0] -= len(kept) - kept.sum()  # the ignored were counted there; putting them elsewhere takes far longer
+    return counts.reshape(n_classes, n_classes)
 
 
 def dice(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IGNORE) -> Tensor:
