@@ -158,23 +158,36 @@ def _case_rows(
     counts = confusion(pred, truth, n_classes=len(run.classes) + 1, ignore_index=ignore)
     found = _surfaces(pred, truth, len(run.classes) + 1, spacing, ignore)
     rows = _overlap_rows(id, counts, found, run.classes, MEAN)
-    regions: dict[str, list[int]] = run.info["data"]["regions"]
-    values = []
+    if run.info["data"]["regions"]:
+        rows += _region_rows(id, pred, truth, counts, found, run.info["data"]["regions"], spacing, ignore)
+    return rows + _bin_rows(id, bins, run.classes)
+
+
+def _region_rows(
+    id: str,
+    pred: Tensor,
+    truth: Tensor,
+    counts: Tensor,
+    found: list[Surface],
+    regions: Mapping[str, list[int]],
+    spacing: list[float],
+    ignore: int,
+) -> list[dict[str, Any]]:
+    """The same of unions of classes, from what is known of the classes, and their mean."""
     kept = truth.numpy() != ignore
     maps = [x.numpy() * kept for x in (pred, truth)]
+    each = []
     for name, parts in regions.items():
         member = torch.tensor([[int((k in parts) == row) for k in range(len(counts))] for row in (False, True)])
         inside, really = (torch.from_numpy(reduce(or_, [x == k for k in parts])).to(torch.uint8) for x in maps)
         whole = [found[parts[0] - 1]] if len(parts) == 1 else _surfaces(inside, really, 2, spacing, ignore)
-        part = _overlap_rows(id, member @ counts @ member.T, whole, (REGION.format(name),), "")
-        values.append(part)
-        rows += part
-    if regions:
-        for same in zip(*values, strict=True):
-            each = torch.tensor([row["value"] for row in same], dtype=torch.float64)
-            mean = (each.sum() if same[0]["metric"] == "missed" else each.nanmean()).item()
-            rows.append({"case": id, "class": REGION.format(MEAN), "metric": same[0]["metric"], "value": mean})
-    return rows + _bin_rows(id, bins, run.classes)
+        each.append(_overlap_rows(id, member @ counts @ member.T, whole, (REGION.format(name),), ""))
+    rows = [row for part in each for row in part]
+    for same in zip(*each, strict=True):
+        values = torch.tensor([row["value"] for row in same], dtype=torch.float64)
+        mean = (values.sum() if same[0]["metric"] == "missed" else values.nanmean()).item()
+        rows.append({"case": id, "class": REGION.format(MEAN), "metric": same[0]["metric"], "value": mean})
+    return rows
 
 
 def _narrow(pred: Tensor, label: Tensor, n_classes: int) -> tuple[Tensor, Tensor, int]:
