@@ -33,7 +33,7 @@ from segcal.networks import build_network
 from segcal.store import CaseSet, open_cases
 from segcal.types import IGNORE
 
-SIZES = [(8, 64, 264, 3), (4, 224, 120, 1)]  # batch, height and width, cases (185 and 84 to train on), slices of each
+SIZES = [(8, 64, 264, 4), (4, 224, 28, 4)]  # batch, height and width, cases (185 and 20 to train on), slices of each
 
 
 class TakingTurns(Callback):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from segcal import store
+from segcal.data import slices as module
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
@@ -159,7 +160,8 @@ def vast(tmp_path):
     return store.open_cases(tmp_path)
 
 
-def test_one_slice_costs_one_slice_of_reading(vast):
+def test_one_slice_costs_one_slice_of_reading(vast, monkeypatch):
+    monkeypatch.setattr(module, "OPEN_CASES", 0)  # what is read through a map is not counted
     vast.case("vast")["foreground_slices"] = [765_432]
     found = Slices(vast, "train", keep_empty=False)
     before = bytes_read()
@@ -191,11 +193,19 @@ def test_more_cases_than_file_descriptors(tmp_path):
     found = Slices(store.open_cases(tmp_path), "train")
     before = len(os.listdir("/proc/self/fd"))
     assert len([*found]) == len(ids)
-    assert n_open_maps(tmp_path) == 0
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open_maps(tmp_path) == len(os.listdir("/proc/self/fd")) - before == 2 * module.OPEN_CASES
 
 
-def test_pickling_takes_no_array_along(cases):
+def test_slices_beyond_the_open_cases_are_the_same(cases, monkeypatch):
+    monkeypatch.setattr(module, "OPEN_CASES", 1)
+    found = Slices(cases, "train")
+    for i in (0, 6, 0, 6):
+        assert same(found[i], expected(*places("ab")[i]))
+    assert n_open_maps(cases.root) == 2
+    assert torch.equal(found.batch([0, 6])[0], torch.stack([found[0][0], found[6][0]]))
+
+
+def test_pickling_takes_no_map_along(cases):
     found = Slices(cases, "train")
     fresh = len(pickle.dumps(found))
     found[0]
@@ -336,9 +346,10 @@ def test_records_that_do_not_fit_are_a_sentence(cases):
     refused("has 2 slices, but cases.json lists others; prepare", cases, "val", keep_empty=False)
 
 
-def test_an_unknown_or_damaged_case_is_a_sentence(cases):
+def test_an_unknown_or_damaged_case_is_a_sentence(cases, monkeypatch):
     with pytest.raises(UserError, match="made has no case 'd'"):
         volume(cases, "d")
+    monkeypatch.setattr(module, "OPEN_CASES", 0)
     found, path = Slices(cases, "val"), store.array_path(cases.root, "c", "image")
     path.write_bytes(path.read_bytes()[: mmap.PAGESIZE // 8])
     refused("cannot read .*c.image.npy", cases, "val")

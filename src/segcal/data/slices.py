@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from torch.utils.data import Dataset
 
 from segcal.store import IGNORED, CaseSet, SliceFile
 from segcal.types import IGNORE, UserError
+
+OPEN_CASES = 64
+"""How many cases are kept mapped: each takes two of a process's file descriptors, which may be as few as 256."""
 
 GAIN, BIAS, SHIFT = 0.1, 0.05, 0.05
 """How far augmentation goes: intensities times 1 ± GAIN, plus ± BIAS; moved by ± SHIFT of the height and width."""
@@ -50,13 +53,14 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
             raise UserError(f"split {split!r} of {cases.name} (fold {fold}) has {why}")
         self.shape = (max(h for _, h, _ in shapes.values()), max(w for _, _, w in shapes.values()))
         self._files = {id: (SliceFile.of(cases.image(id)), SliceFile.of(cases.label(id))) for id in ids}
+        self._open: dict[str, tuple[NDArray[np.float32], NDArray[np.uint8]]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         id, s = self._places[index]
-        image, label = (file.read(s) for file in self._files[id])  # (C, h, w), (h, w)
+        image, label = self._stored(id, s)
         shift = (0, 0)
         if self.augment:
             image = _other_intensities(image)
@@ -76,11 +80,26 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         into_image, into_label = image.numpy(), label.numpy()
         for place, index in enumerate(indices):
             id, s = self._places[index]
-            images_of, labels_of = self._files[id]
-            h, w = labels_of.shape
-            into_image[place, :, :h, :w] = images_of.read(s)
-            into_label[place, :h, :w] = labels_of.read(s)
+            one_image, one_label = self._stored(id, s)
+            h, w = one_label.shape
+            into_image[place, :, :h, :w] = one_image
+            into_label[place, :h, :w] = one_label
         return image, label.masked_fill_(label == IGNORED, IGNORE)
+
+    def _stored(self, id: str, s: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """A slice (C, h, w) and its label map (h, w): from a map that stays open, or read if there are enough of those."""
+        if id not in self._open:
+            if len(self._open) == OPEN_CASES:
+                image, label = self._files[id]
+                return image.read(s), label.read(s)
+            # As plain arrays over the same memory: indexing NumPy's memmap class costs five times as much.
+            self._open[id] = np.asarray(self.cases.image(id)), np.asarray(self.cases.label(id))
+        images, labels = self._open[id]
+        return images[s], labels[s]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickled map is the whole volume; each worker process of a DataLoader opens its own instead.
+        return self.__dict__ | {"_open": {}}
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
