@@ -22,7 +22,7 @@ PAGE_TEXT = """# Performance
 Written by `make bench`. Ratios of medians, ours to the peer's: both take turns in one process, with one thread.
 `python -m benchmarks pipeline` measures one file's rows again, so that rows may come from different runs. A busy machine
 moves a ratio by some hundredths: all metrics of a volume came out between 0.14× and 0.17×, a training step at
-(8, 1, 64, 64) between 1.03× and 1.04×.
+(8, 1, 64, 64) between 1.03× and 1.05×.
 Memory is the peak of resident memory beyond what inputs need, each in a fresh process.
 
 {table}

@@ -79,9 +79,8 @@ class Log(Callback):
         """Write the row, over all processes; rows of epochs that were lost with a killed run are dropped."""
         module = cast(Segmentation, pl_module)
         names = list(module.sums)  # the same in every process: each has a first batch
-        sums = torch.stack([module.sums[name].double() for name in names])
-        counts = torch.tensor([module.counts[name] for name in names], device=sums.device, dtype=sums.dtype)
-        memory = torch.tensor(_peak_memory(), device=sums.device)
+        values = ([module.sums[name] for name in names], [float(module.counts[name]) for name in names], _peak_memory())
+        sums, counts, memory = (torch.tensor(value, device=module.device) for value in values)
         sums, counts, memory = (
             trainer.strategy.reduce(x, reduce_op=op) for x, op in ((sums, "sum"), (counts, "sum"), (memory, "max"))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -36,7 +37,7 @@ class Segmentation(L.LightningModule):
         self.criterion = Criterion(settings.loss.name, **settings.loss.settings)
         self.overlap = OverlapScores(n_classes, distances=False)
         self.calibration = CalibrationScores(n_classes)
-        self.sums: dict[str, Tensor] = {}
+        self.sums: dict[str, float] = {}
         self.counts: dict[str, int] = {}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -53,18 +54,17 @@ class Segmentation(L.LightningModule):
         image, label = batch
         logits = self.network(image.contiguous(memory_format=torch.channels_last))
         loss: Tensor = self.criterion(logits, label)
-        if not torch.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss.item()} in epoch {self.current_epoch}; lower training.lr or the loss's weight"
-            )
-        self._note("loss", loss.detach())
+        value = loss.item()
+        if not math.isfinite(value):
+            raise UserError(f"the loss is {value} in epoch {self.current_epoch}; lower training.lr or the loss's weight")
+        self._note("loss", value)
         if index % PARTS_EVERY == 0:
-            for name, value in self.criterion.parts(logits, label).items():
-                self._note(name, value)
+            for name, part in self.criterion.parts(logits, label).items():
+                self._note(name, part)
         return loss
 
-    def _note(self, name: str, value: Tensor) -> None:
-        self.sums[name] = self.sums.get(name, torch.zeros((), device=value.device)) + value
+    def _note(self, name: str, value: Tensor | float) -> None:
+        self.sums[name] = self.sums.get(name, 0.0) + float(value)
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def on_validation_epoch_start(self) -> None:
