@@ -168,9 +168,7 @@ def test_one_slice_costs_one_slice_of_reading(vast, monkeypatch):
     image, label = found[0]
     assert (image == 1).all()
     assert (label == 1).all()
-    assert (
-        500_000 <= bytes_read() - before < 600_000
-    )  # the slice has 400,000 + 100,000; the rest is what the test itself reads
+    assert 500_000 <= bytes_read() - before < 600_000  # the slice has 400,000 + 100,000, and the test itself reads
 
 
 def bytes_read():
@@ -181,6 +179,18 @@ def bytes_read():
 def n_open_maps(root):
     with open("/proc/self/maps") as file:
         return sum(str(root) in line for line in file)
+
+
+def test_cases_are_mapped_once_when_they_are_read(cases, monkeypatch):
+    found, opened = Slices(cases, "train"), []
+    assert n_open_maps(cases.root) == 0
+    monkeypatch.setattr(
+        store.cases, "_mapped", lambda path, real=store.cases._mapped: opened.append(path.name) or real(path)
+    )
+    for i in (0, 1, 0, 2):
+        found[i]
+    assert opened == ["a.image.npy", "a.label.npy"]
+    assert n_open_maps(cases.root) == 2
 
 
 def test_more_cases_than_file_descriptors(tmp_path):
@@ -216,6 +226,7 @@ def test_pickling_takes_no_map_along(cases):
 
 def test_a_loader_with_spawned_workers(cases):
     found = Slices(cases, "train")
+    found[0]  # a map is open when the workers start
     loader = DataLoader(found, batch_size=3, num_workers=2, multiprocessing_context="spawn")
     batches = [*loader]
     assert [image.shape for image, _ in batches] == [(3, 2, *SHAPE), (3, 2, *SHAPE), (1, 2, *SHAPE)]

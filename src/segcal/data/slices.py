@@ -42,7 +42,8 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         if keep_empty is None:
             keep_empty = split != "train" or bool(cases.info.get("keep_empty", True))
         ids = cases.split(split, fold)
-        shapes = {id: _shape(cases, id) for id in ids}
+        self._files = {id: _files(cases, id) for id in ids}
+        shapes = {id: label.shape for id, (_, label) in self._files.items()}
         self._places = [
             (id, s)
             for id, (n_slices, _, _) in shapes.items()
@@ -52,7 +53,6 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
             why = "no slice with foreground; keep the empty ones" if ids else "no cases; choose another split or fold"
             raise UserError(f"split {split!r} of {cases.name} (fold {fold}) has {why}")
         self.shape = (max(h for _, h, _ in shapes.values()), max(w for _, _, w in shapes.values()))
-        self._files = {id: (SliceFile.of(cases.image(id)), SliceFile.of(cases.label(id))) for id in ids}
         self._open: dict[str, tuple[NDArray[np.float32], NDArray[np.uint8]]] = {}
 
     def __len__(self) -> int:
@@ -119,12 +119,12 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 def volume(cases: CaseSet, id: str) -> tuple[Tensor, Tensor]:
     """A whole case: the image (D, C, H, W) float32 and the label map (D, H, W) int64, with `IGNORE`."""
-    _shape(cases, id)
+    _files(cases, id)  # raises if they do not fit together
     return torch.from_numpy(np.array(cases.image(id))), torch.from_numpy(_with_ignore(cases.label(id)))
 
 
-def _shape(cases: CaseSet, id: str) -> tuple[int, int, int]:
-    """(D, H, W) of a case, from the files' headers."""
+def _files(cases: CaseSet, id: str) -> tuple[SliceFile, SliceFile]:
+    """The image (D, C, H, W) and label map (D, H, W) of a case, of which the headers alone are read."""
     cases.case(id)  # raises for an unknown id
     image, label = cases.image(id), cases.label(id)
     fits = image.ndim == 4 and label.shape == (image.shape[0], *image.shape[2:])
@@ -134,8 +134,7 @@ def _shape(cases: CaseSet, id: str) -> tuple[int, int, int]:
             f"case {id!r} of {cases.name} must be float32 (D, C, H, W) and uint8 (D, H, W); got {got}; "
             "prepare the data set again with --again"
         )
-    n_slices, _, height, width = image.shape
-    return n_slices, height, width
+    return SliceFile.of(image), SliceFile.of(label)
 
 
 def _foreground_slices(cases: CaseSet, id: str, n_slices: int) -> list[int]:

@@ -37,16 +37,16 @@ class SliceFile:
     path: str
     first: int
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]  # of one slice
+    shape: tuple[int, ...]  # of all; the first axis counts slices
 
     @classmethod
     def of(cls, mapped: np.memmap[Any, Any]) -> SliceFile:
         """The file behind a memory-mapped array (D, ...)."""
-        return cls(str(mapped.filename), mapped.offset, mapped.dtype, mapped.shape[1:])
+        return cls(str(mapped.filename), mapped.offset, mapped.dtype, mapped.shape)
 
     def read(self, s: int) -> NDArray[Any]:
         """Slice `s`."""
-        out = np.empty(self.shape, self.dtype)
+        out = np.empty(self.shape[1:], self.dtype)
         try:
             with FileIO(self.path) as file:
                 file.seek(self.first + s * out.nbytes)

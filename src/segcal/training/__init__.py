@@ -37,15 +37,8 @@ from segcal.types import IGNORE, UserError
 __all__ = ["Best", "Segmentation", "facts", "resolved", "train"]
 
 REMOVED = "removed"
-OURS = (
-    "checkpoints",
-    "calibrators",
-    "log.csv",
-    "scores.csv",
-    "bins.json",
-    *loggers.FILES,
-    "run.json",
-)  # what --again takes away
+# What --again takes away.
+OURS = ("checkpoints", "calibrators", "log.csv", "scores.csv", "bins.json", *loggers.FILES, "run.json")
 
 
 def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bool = True) -> dict[str, Any]:
