@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from segcal.calibrators import CALIBRATORS, HIGHEST, LOWEST, fit, load, save
 from segcal.calibrators.fitting import divided
+from segcal.calibrators import local
 from segcal.calibrators.local import first_weights, temperatures
 from segcal.calibrators.temperature import _sums
 from segcal.types import IGNORE, UserError
@@ -312,6 +313,19 @@ def test_lts_is_the_same_twice_and_leaves_the_callers_seed_alone():
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["weight"], other["weight"])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_lts_takes_a_scan_in_parts_to_the_same_end(monkeypatch):
+    data = [(torch.randn(5, 3, 12, 12) * 3, torch.randint(0, 3, (5, 12, 12)), torch.rand(5, 1, 12, 12)) for _ in range(2)]
+    whole = fit("lts", lambda: data, epochs=3, least_steps=1)
+    seen = []
+    monkeypatch.setattr(local, "PART", 300)  # two slices at a time, and a last one
+    monkeypatch.setattr(local, "temperatures", lambda x, of, **w: seen.append(len(x)) or temperatures(x, of, **w))
+    parts = fit("lts", lambda: data, epochs=3, least_steps=1)
+    assert set(seen) == {1, 2}
+    for name, value in whole.tensors().items():
+        torch.testing.assert_close(parts.tensors()[name], value, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(parts(data[0][0], data[0][2]), whole(data[0][0], data[0][2]), rtol=1e-3, atol=1e-4)
 
 
 def test_lts_reports_temperatures_at_their_bounds():

@@ -53,6 +53,7 @@ def test_margin_follows_its_formula(shape, penalty, reduction):
     close(losses.mbls(x, y, weight=0.2, **settings), oracles.mean_over_voxels(oracles.ce, x, y) + 0.2 * term)
     everywhere = oracles.mean_over_voxels(lambda r, t: oracles.margin(r, 3.0, penalty, reduction), x, y, ignore=None)
     close(losses.margin_penalty(x, **settings), everywhere)
+    close(losses.margin_penalty(x, ignore_index=0, **settings), everywhere)  # nothing to ignore without labels
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 3, 3, 4, 2), (2, 2, 7)])

@@ -147,6 +147,7 @@ def test_criterion_takes_every_usual_target(key):
     expected = LOSSES[key].function(x, y)
     for target in (y, y.unsqueeze(1), y.int(), y.to(torch.uint8), y.float(), y.unsqueeze(1).float()):
         torch.testing.assert_close(Criterion(key)(x, target), expected)
+        torch.testing.assert_close(Criterion(key).parts(x, target), Criterion(key).parts(x, y))
 
 
 @EVERY

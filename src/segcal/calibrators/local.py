@@ -21,6 +21,7 @@ from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, divided
 from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
 
 REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
+PART = 1 << 18  # pixels worked on at a time: the maps of a whole scan with gradients would take gigabytes
 OFTEN = 0.1  # share of voxels at a bound from which on it is reported
 
 NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"
@@ -75,9 +76,10 @@ def _epochs(batches: Batches, weights: Weights, start: Survey, epochs: int, lr: 
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * start.n_batches)
     for epoch in range(1, epochs + 1):
         for logits, labels, image in _slices(batches):
-            loss = _nll(logits / temperatures(logits, image, **weights), labels)
             optimiser.zero_grad()
-            (loss * (start.n_batches / start.n_voxels)).backward()  # per mean batch, so that every voxel counts alike
+            for x, y, of in _parts(logits, labels, image):
+                loss = _nll(x / temperatures(x, of, **weights), y)
+                (loss * (start.n_batches / start.n_voxels)).backward()  # per mean batch, so that every voxel counts alike
             optimiser.step()
             schedule.step()
         yield epoch
@@ -90,8 +92,9 @@ def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Te
     if image.shape[1] != weights["image_weight"].shape[1]:
         fitted = weights["image_weight"].shape[1]
         raise UserError(f"this lts was fitted on images of {fitted} channels; got {image.shape[1]}")
-    wide = widest(logits)
-    return divided(logits, temperatures(logits.to(wide), image.to(logits.device, wide), **weights))
+    wide, parts = widest(logits), _parts(logits, image)
+    local = torch.cat([temperatures(x.to(wide), of.to(logits.device, wide), **weights) for x, of in parts])
+    return divided(logits, local)
 
 
 def temperatures(
@@ -159,12 +162,12 @@ class Spread(NamedTuple):
 @torch.no_grad()
 def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float, Spread]:
     sums = torch.zeros(5, dtype=torch.float64)
-    for logits, labels, image in _slices(batches):
-        local = temperatures(logits, image, **weights)
-        kept = labels != IGNORE
+    for x, y, of in (part for batch in _slices(batches) for part in _parts(*batch)):
+        local = temperatures(x, of, **weights)
+        kept = y != IGNORE
         inside = local.squeeze(1)[kept]
         shares = [inside.sum(dtype=torch.float64), (inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), kept.sum()]
-        sums += torch.stack([_nll(logits / local, labels), *shares]).cpu()
+        sums += torch.stack([_nll(x / local, y), *shares]).cpu()
     nll, *spread = mean_of(sums, n_voxels)[1].tolist()
     return nll, Spread(*spread)
 
@@ -195,6 +198,12 @@ def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         if here != known:
             raise UserError(f"every batch must have the same numbers of classes and channels; got {known} and then {here}")
         yield logits.detach().float(), labels.long(), image.detach().float()
+
+
+def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same slices of each, as many at a time as have `PART` pixels, one at least."""
+    n = max(1, PART // max(1, of[0].shape[2] * of[0].shape[3]))
+    return zip(*(tensor.split(n) for tensor in of), strict=True)
 
 
 def _check_image(logits: Tensor, image: Tensor | None) -> None:

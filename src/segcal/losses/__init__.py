@@ -83,26 +83,26 @@ class Criterion(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of logits (N, K, *S) against a target (N, *S) or (N, 1, *S)."""
-        if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
-            target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
-        if target.is_floating_point():
-            target = _whole(target)
-        return LOSSES[self.loss].function(logits, target, **self.settings)
+        return LOSSES[self.loss].function(logits, _labels(logits, target), **self.settings)
 
     @torch.no_grad()
     def parts(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The terms of a loss that adds up several, unweighted, for the log; empty for the others."""
-        found = {}
+        """The terms of a loss that adds up several, unweighted, for the log; empty for the others. Targets as for a call."""
+        found, labels = {}, _labels(logits, target)
         for term in LOSSES[self.loss].terms:
             known = signature(term).parameters
-            found[term.__name__] = term(logits.detach(), target, **{k: v for k, v in self.settings.items() if k in known})
+            found[term.__name__] = term(logits.detach(), labels, **{k: v for k, v in self.settings.items() if k in known})
         return found
 
     def __repr__(self) -> str:
         return f"Criterion({', '.join([self.loss, *(f'{k}={v}' for k, v in self.settings.items())])})"
 
 
-def _whole(target: Tensor) -> Tensor:
+def _labels(logits: Tensor, target: Tensor) -> Tensor:
+    if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
+        target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
+    if not target.is_floating_point():
+        return target
     labels = target.long()
     if not torch.compiler.is_compiling() and not torch.equal(labels.to(target.dtype), target):
         raise UserError("target must hold whole numbers (class labels); got fractions, as in soft labels")

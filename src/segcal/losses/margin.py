@@ -32,6 +32,7 @@ def margin_penalty(
     tensor(2.)
     """
     if labels is None:
+        ignore_index = IGNORE  # what stands in for the labels is not to be ignored
         if logits.ndim < 2:
             raise UserError(f"logits must be (N, K, *S) with K >= 2 classes; got shape {tuple(logits.shape)}")
         labels = torch.zeros((), dtype=torch.long, device=logits.device).expand(logits.shape[0], *logits.shape[2:])
