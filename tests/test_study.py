@@ -380,6 +380,30 @@ def test_a_plan_may_grow_but_not_change(done, cases, plan_file, tmp_path):
         run_study(read_plan(plan_file, data=data, overrides=["network.width=2"]), out, workers=1)
 
 
+def test_the_data_may_move_between_training_and_scoring(cases, plan_file, tmp_path):
+    """Nothing is trained again, nothing is read where the data were, and every run says where they are now."""
+    out, old, new = tmp_path / "study", tmp_path / "old" / "phantom", tmp_path / "new" / "phantom"
+    shutil.copytree(cases.root, old)
+    run_study(read_plan(plan_file, data=str(old), overrides=["training.epochs=1"], only=["methods"]), out, workers=2)
+    before = scores(out)
+    assert len(before) == 2
+    for name in before:  # as if it had been interrupted before the first score
+        for part in ("scores.csv", "bins.json", "calibrators"):
+            path = out / "runs" / name / part
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    ids = {path.parent.name: read_run(path.parent)["id"] for path in out.glob("runs/*/run.json")}
+    new.parent.mkdir()
+    old.rename(new)
+    plan = read_plan(plan_file, data=str(new), overrides=["training.epochs=1"], only=["methods"])
+    assert not run_study(plan, out, workers=2)["failed"]
+    assert scores(out) == before
+    assert {path.parent.name: read_run(path.parent)["id"] for path in out.glob("runs/*/run.json")} == ids
+    assert {read_run(out / "runs" / name)["settings"]["data"] for name in ids} == {str(new)}
+    other = prepare("phantom", to=tmp_path / "other", n_cases=10, shape=(4, 32, 32), seed=1).cases
+    with pytest.raises(UserError, match="ce-unet-s0 was started with another preparation of the data; choose another --out"):
+        run_study(read_plan(plan_file, data=str(other.root), overrides=["training.epochs=1"]), out, workers=1)
+
+
 def test_a_part_of_a_study_does_not_overwrite_the_whole(done, cases, plan_file):
     """Its choices and failures would be lost."""
     out, _, _ = done

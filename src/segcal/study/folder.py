@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.config import RunSettings, checked
-from segcal.store import open_cases, read_json, read_rows, read_run, refuse_packed, write_json
+from segcal.config import checked
+from segcal.store import BusyError, CaseSet, alone, open_cases, read_json, read_rows, read_run, refuse_packed, write_json
 from segcal.study.cells import Cell
 from segcal.study.jobs import After
 from segcal.study.plan import Plan
@@ -87,23 +88,34 @@ class Folder:
 
     def adopted(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         """The cells, called as the runs that are there already; refused if a run there is another than planned."""
+        data = {root: open_cases(Path(root)) for root in {cell.settings.data for cell in cells}}
+        by_checksum = {cases.info["checksum"]: cases for cases in data.values()}
         known, others = {}, {}
         for path in sorted(self.root.glob("runs/*/run.json")):
             info = read_json(path)
             if info is not None:  # train says what to do with a damaged one
                 refuse_packed(path.parent, info)
-                known[_identity(info["data"]["checksum"], _settings(info["settings"]))] = path.parent.name
-                others[path.parent.name] = info
+                others[path.parent.name] = old = _deciding(info, by_checksum)
+                if old is not None:
+                    known[_identity(info["data"]["checksum"], old)] = path.parent.name
         names: dict[str, str] = {}
         for cell in cells:
-            checksum = open_cases(Path(cell.settings.data)).info["checksum"]
-            found = None if cell.choices else known.get(_identity(checksum, cell.settings))
+            checksum, new = data[cell.settings.data].info["checksum"], cell.settings.deciding
+            found = None if cell.choices else known.get(_identity(checksum, new))
             if found is not None:
                 names[cell.name] = found
             elif cell.name in others:
-                what = _difference(others[cell.name], cell.settings, checksum)
+                what = _difference(others[cell.name], new)
                 raise UserError(f"{self.run(cell.name)} was started with {what}; choose another --out for this plan")
         return tuple(cell.renamed(names) for cell in cells)
+
+    def follow_data(self, cell: Cell) -> None:
+        """If the data have moved since a cell was trained, let its run say where they are, for all who open it later."""
+        path, where = self.run(cell.name) / "run.json", cell.settings.data
+        if self.trained(cell.name) and read_run(path.parent)["settings"]["data"] != where:
+            with suppress(BusyError), alone(path.parent, nested=True):  # whoever is at work on it knows where they are
+                info = read_run(path.parent)
+                write_json(path, info | {"settings": info["settings"] | {"data": where}})
 
 
 def _plain(cell: Cell) -> dict[str, Any]:
@@ -111,21 +123,22 @@ def _plain(cell: Cell) -> dict[str, Any]:
     return {"sections": cell.sections, "settings": settings, "after": asdict(cell.after), "chosen_from": cell.choices}
 
 
-def _settings(values: Mapping[str, Any]) -> RunSettings | None:
-    try:
-        settings = checked(values)
-        return resolved(settings, open_cases(Path(settings.data)))
-    except (UserError, KeyError, ValueError):
+def _deciding(info: Mapping[str, Any], by_checksum: Mapping[str, CaseSet]) -> dict[str, Any] | None:
+    """What decides a run, with defaults that are newer than it; `None` if its data are none of these, wherever they lie."""
+    cases = by_checksum.get(info["data"]["checksum"])
+    if cases is None:
         return None
+    try:
+        return resolved(checked(info["settings"]), cases).deciding
+    except (UserError, KeyError, ValueError):  # of another version: like nothing that is planned
+        return {}
 
 
-def _identity(checksum: str, settings: RunSettings | None) -> str:
-    return json.dumps([checksum, settings.deciding if settings else None], sort_keys=True)
+def _identity(checksum: str, deciding: Mapping[str, Any]) -> str:
+    return json.dumps([checksum, deciding], sort_keys=True)
 
 
-def _difference(info: Mapping[str, Any], settings: RunSettings, checksum: str) -> str:
-    old = _settings(info["settings"])
-    if old is None or info["data"]["checksum"] != checksum:
+def _difference(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
+    if old is None:
         return "another preparation of the data"
-    differ = [key for key, value in settings.deciding.items() if old.deciding.get(key) != value]
-    return f"another {', '.join(differ)}"
+    return f"another {', '.join(key for key, value in new.items() if old.get(key) != value)}"

@@ -54,6 +54,8 @@ class _Study:
         self.folder.write_plan(self.plan)
         self.cells = {cell.name: cell for cell in self.plan.cells if not cell.choices}
         self.waiting = [cell for cell in self.plan.cells if cell.choices]
+        for cell in self.cells.values():
+            self.folder.follow_data(cell)
         self._say_what_is_known()
         self._do(self._trainings())
         choices = self._choose()
@@ -90,6 +92,7 @@ class _Study:
             (now,) = self.folder.adopted([now])
             same = self.cells.get(now.name, now)
             self.cells[now.name] = replace(same, after=same.after | now.after)
+            self.folder.follow_data(now)
         self.waiting = left
 
     def _choose(self) -> list[Choice]:

@@ -16,7 +16,7 @@ from segcal.config import checked
 from segcal.evaluation import data_of, evaluate
 from segcal.inference import open_run
 from segcal.posthoc import calibrate
-from segcal.store import BusyError
+from segcal.store import BusyError, open_cases
 from segcal.study.jobs import Job, Outcome
 from segcal.study.probe import probe
 from segcal.training import train
@@ -77,9 +77,9 @@ def _train(job: Job) -> dict[str, Any]:
 
 def _finish(job: Job) -> dict[str, Any]:
     run = open_run(job.folder)
-    cases = data_of(run)
+    cases = data_of(run, open_cases(Path(job.settings["data"])))  # where the plan says that they are now
     evaluate(run, cases=cases)
-    fits = calibrate(run, job.after.calibrators) if job.after.calibrators else {}
+    fits = calibrate(run, job.after.calibrators, cases=cases) if job.after.calibrators else {}
     for corruption in job.after.corruptions:
         evaluate(run, corruption=corruption, cases=cases)
     return {"warnings": [f"{name}: {line}" for name, said in fits.items() for line in said["warnings"]]}
