@@ -39,6 +39,7 @@ clean:  ## remove the virtual environment and caches
 
 .venv/base .venv/dev .venv/bench: .venv/%: pyproject.toml constraints.txt
 	@echo "== setting up .venv ($*) =="
+	@$(PYTHON) -c 'import sys; sys.exit("constraints.txt needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -e '.$(if $(filter base,$*),,[$*])'
 	@touch $@

@@ -16,6 +16,7 @@ from segcal.data.layouts import LAYOUTS, write_layout
 from segcal.data.prepare import prepare
 from segcal.figures import contact_sheet
 from segcal.store import IGNORED, open_cases, sha256
+from segcal.training import facts
 from segcal.types import UserError
 
 SIZE = (6, 32, 28)
@@ -142,6 +143,49 @@ def test_recipes_can_be_overridden(tmp_path):
         np.testing.assert_array_equal(back, whole.label(id))
 
 
+@pytest.mark.parametrize("axis", [1, 2])
+def test_spacing_and_crop_are_of_the_file_whatever_the_slicing_axis(tmp_path, axis):
+    root, recipe = raw("msd", tmp_path / "raw"), {"spacing": (1.5, 1.0, 0.7), "crop": (8, 20, 40)}
+    along_z = prepare("mine", root, tmp_path / "a", **recipe).cases
+    turned = prepare("mine", root, tmp_path / "b", axis=axis, **recipe).cases
+    for id in turned.ids:
+        np.testing.assert_array_equal(turned.label(id), np.moveaxis(np.array(along_z.label(id)), axis, 0))
+        assert turned.case(id)["spacing"] == {1: [1.0, 1.5, 0.7], 2: [0.7, 1.5, 1.0]}[axis]
+
+
+def test_cases_of_one_patient_stay_together_if_a_file_says_so(tmp_path):
+    root = raw("nnunet", tmp_path / "raw")
+    ids = prepare("mine", root, tmp_path / "a").cases.ids
+    known = {id: f"person {i // 2}" for i, id in enumerate(ids[:-1])}
+    (tmp_path / "patients.json").write_text(json.dumps(known))
+    cases = prepare("mine", root, tmp_path / "b", patients_file=tmp_path / "patients.json").cases
+    roles = {}
+    for name in ("train", "val", "test"):
+        for id in cases.split(name):
+            assert roles.setdefault(known.get(id, id), name) == name
+    assert len(roles) == len(set(known.values())) + 1
+    assert inspect.summary(cases)["patients"] == len(roles)
+    assert inspect.summary(open_cases(tmp_path / "a" / "mine"))["patients"] is None
+    assert facts(cases)["patients"] == known
+    assert facts(open_cases(tmp_path / "a" / "mine"))["patients"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot read"),
+        ("[]", "must be a JSON object"),
+        ('{"x": 1}', "must be a JSON object"),
+        ('{"x": "y"}', "no case of"),
+    ],
+)
+def test_a_patients_file_is_checked(tmp_path, text, message):
+    root = raw("nnunet", tmp_path / "raw")
+    (tmp_path / "patients.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        prepare("mine", root, tmp_path / "a", patients_file=tmp_path / "patients.json")
+
+
 def test_window_and_constant_images(tmp_path):
     root = raw("msd", tmp_path / "raw")
     path = sorted((root / "imagesTr").iterdir())[0]
@@ -153,14 +197,15 @@ def test_window_and_constant_images(tmp_path):
     np.testing.assert_allclose(np.unique(windowed.image(windowed.ids[0])), 0.535, atol=1e-6)
 
 
-def test_nnunet_ignore_label_regions_and_endings(tmp_path):
+@pytest.mark.parametrize("core", [[2], 2])
+def test_nnunet_ignore_label_regions_and_endings(tmp_path, core):
     root = raw("nnunet", tmp_path / "raw")
     for path in [*(root / "imagesTr").iterdir(), *(root / "labelsTr").iterdir()]:
         image = sitk.ReadImage(str(path))
         path.unlink()
         sitk.WriteImage(image, str(path).replace(".nii.gz", ".nrrd"))
     text = json.loads((root / "dataset.json").read_text())
-    text |= {"file_ending": ".nrrd", "labels": {"background": 0, "whole": [1, 2], "core": [2], "ignore": 3}}
+    text |= {"file_ending": ".nrrd", "labels": {"background": 0, "whole": [1, 2], "core": core, "ignore": 3}}
     (root / "dataset.json").write_text(json.dumps(text))
     cases = prepare("mine", root, tmp_path / "cases").cases
     assert cases.classes == ("label 1", "core")

@@ -63,6 +63,9 @@ def prepare(
     split: Annotated[
         Path | None, typer.Option(help="A JSON file with lists train, val, test of case or patient ids.")
     ] = None,
+    patients: Annotated[
+        Path | None, typer.Option(help="A JSON object case: patient, where patients have several cases.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split (and of the phantom).")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = os.cpu_count() or 1,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave broken cases out and say which.")] = False,
@@ -88,6 +91,7 @@ def prepare(
             source,
             to,
             split_file=split,
+            patients_file=patients,
             seed=seed,
             workers=workers,
             skip_broken=skip_broken,
@@ -161,10 +165,11 @@ def inspect(
     found = open_cases(cases)
     facts = summary(found)
     table = Table("what", "value", title=Text(facts["name"]))
-    table.add_row("cases / patients / folds", f"{facts['cases']} / {facts['patients']} / {facts['folds']}")
+    patients = "not known" if facts["patients"] is None else facts["patients"]
+    table.add_row("cases / patients / folds", f"{facts['cases']} / {patients} / {facts['folds']}")
     table.add_row("train / val / test", " / ".join(str(v) for v in facts["splits"].values()))
-    table.add_row("shape (z, y, x)", Text(f"{facts['shape']['min']} to {facts['shape']['max']}"))
-    table.add_row("spacing (z, y, x) mm", Text(f"{facts['spacing']['min']} to {facts['spacing']['max']}"))
+    table.add_row("slices, rows, columns", Text(f"{facts['shape']['min']} to {facts['shape']['max']}"))
+    table.add_row("their spacing (mm)", Text(f"{facts['spacing']['min']} to {facts['spacing']['max']}"))
     for channel, limits in facts["intensity"].items():
         table.add_row(Text(f"intensity of {channel}"), f"{limits['min']:g} to {limits['max']:g}")
     for name, row in facts["classes"].items():

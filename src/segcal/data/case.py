@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import SimpleITK as sitk
@@ -15,6 +15,8 @@ from segcal.data.images import Grid, companions, from_array, on_grid, read_chann
 from segcal.data.readers import RawCase
 from segcal.store import IGNORED, array_path, fingerprint, sha256
 from segcal.types import UserError
+
+T = TypeVar("T")
 
 
 def prepare_case(
@@ -149,11 +151,21 @@ def _code(grid: Grid) -> str:
 
 
 def target_grid(grid: Grid, recipe: Recipe) -> Grid:
-    """The grid that a recipe asks for. Recipes are in array order, grids in SimpleITK's."""
+    """The grid that a recipe asks for. Recipes are in the order of a file's array, grids turned and in SimpleITK's order."""
     if recipe.spacing is not None:
-        grid = grid.with_spacing(recipe.spacing[::-1])
+        grid = grid.with_spacing(_turned(recipe.spacing, recipe.axis)[::-1])
     if recipe.size is not None:
         grid = grid.with_size((recipe.size[1], recipe.size[0], grid.size[2]))
     if recipe.crop is not None:
-        grid = grid.centred(recipe.crop[::-1])
+        grid = grid.centred(_turned(recipe.crop, recipe.axis)[::-1])
     return grid
+
+
+def _turned(values: tuple[T, T, T], axis: int) -> tuple[T, T, T]:
+    """The slicing axis first, as `oriented` puts it.
+
+    >>> _turned(("z", "y", "x"), 2)
+    ('x', 'z', 'y')
+    """
+    rest = values[:axis] + values[axis + 1 :]
+    return values[axis], rest[0], rest[1]

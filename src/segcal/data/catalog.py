@@ -30,7 +30,7 @@ def class_colours(n_classes: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What preparation does to every case, in array order (z, y, x). `None` leaves things as they are."""
+    """What preparation does to every case, in the order of its file's array (z, y, x). `None` leaves things as they are."""
 
     spacing: tuple[float, float, float] | None = None  # resample to this voxel size, in mm
     size: tuple[int, int] | None = None  # resize every slice to this height and width
@@ -50,6 +50,7 @@ class Source:
     ignore: int | None = None  # the raw label of voxels to ignore
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # named unions of classes
     channels: tuple[str, ...] = ("image",)
+    patients_named: bool = True  # whether file names tell which cases are of one patient
     masks: bool = False  # label files are masks (anything above 0) of one object, to be merged
     recipe: Recipe = field(default_factory=Recipe)
     split: tuple[int, int, int] = (70, 10, 20)  # patients in train, val, test; proportions where the count differs
@@ -143,6 +144,7 @@ DATASETS: dict[str, Source] = {
         readers.decathlon,
         classes=("Anterior", "Posterior"),
         channels=("MRI",),
+        patients_named=False,  # both sides of 195 people, numbered without saying whose
         split=(185, 25, 50),
         layout="dataset.json, imagesTr/hippocampus_001.nii.gz, labelsTr/hippocampus_001.nii.gz",
         licence="CC BY-SA 4.0",
@@ -155,6 +157,7 @@ DATASETS: dict[str, Source] = {
         classes=("tumour",),
         masks=True,
         channels=("ultrasound",),
+        patients_named=False,  # 780 images of 600 people
         recipe=Recipe(size=(256, 256)),
         split=(445, 65, 137),
         layout="Dataset_BUSI_with_GT/{benign,malignant}/benign (1).png, benign (1)_mask.png, benign (1)_mask_1.png, ...",
@@ -227,12 +230,15 @@ def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> S
         raise UserError(f"{root / 'dataset.json'} names no foreground label; got {labels}")
     codes = {0: 0} | {raw: k for k, raw in enumerate(used, start=1)}
     single = {v[0]: name for name, v in parts.items() if len(v) == 1}
-    regions = {name: tuple(codes[raw] for raw in v) for name, v in parts.items() if isinstance(labels[name], list)}
+    # Once a label is a list, nnU-Net takes all of them for regions, the numbers among them too.
+    by_region = any(isinstance(v, list) for v in labels.values())
+    regions = {name: tuple(codes[raw] for raw in v) for name, v in parts.items() if by_region and v != (0,)}
     return Source(
         reader,
         classes=tuple(single.get(raw, f"label {raw}") for raw in used),
         codes=codes,
         ignore=ignore,
         regions=regions,
+        patients_named=False,
         channels=tuple(str(channels[key]) for key in sorted(channels, key=int)),
     )

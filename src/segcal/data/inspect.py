@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from segcal.data.orientation import edges, turned
 from segcal.store import CaseSet
+
+PLAIN = (".png", ".jpg", ".jpeg", ".bmp")  # pictures without a physical size
 
 
 def summary(cases: CaseSet) -> dict[str, Any]:
@@ -23,7 +26,9 @@ def summary(cases: CaseSet) -> dict[str, Any]:
     return {
         "name": cases.name,
         "cases": len(records),
-        "patients": len({record["patient"] for record in records.values()}),
+        "patients": len({record["patient"] for record in records.values()})
+        if cases.info.get("patients_known", True)
+        else None,
         "folds": cases.n_folds,
         "splits": {name: len(cases.split(name)) for name in ("train", "val", "test")},
         "shape": {"min": shapes.min(0).tolist(), "max": shapes.max(0).tolist()},
@@ -60,6 +65,8 @@ def warnings(cases: CaseSet) -> list[str]:
             found.append(f"{id}: image and label geometry differ (spacing, origin or direction); the image's is used")
         if record["reoriented"]:
             found.append(f"{id} was turned to the orientation of the other cases")
+    if any(Path(path).suffix.lower() in PLAIN for id in cases.ids for path in cases.case(id)["sources"]):
+        found.append("pictures do not say how large a pixel is; distances will count pixels of the original, not mm")
     for ids in same.values():
         if len(ids) > 1:
             where = {name for name in ("train", "val", "test") if set(ids) & set(cases.split(name))}

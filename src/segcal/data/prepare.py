@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ def prepare(
     to: Path = Path("cases"),
     *,
     split_file: Path | None = None,
+    patients_file: Path | None = None,
     seed: int = 0,
     workers: int = 1,
     skip_broken: bool = False,
@@ -89,7 +90,8 @@ def prepare(
     """Prepare a data set for training; doing it again with the same settings and sources is a no-op.
 
     `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded. Keyword arguments named
-    as fields of `Recipe` override the row. `n_cases` and `shape` are for the built-in `phantom`, which needs no `root`.
+    as fields of `Recipe` override the row; files give the split, and which cases are of one patient. `n_cases` and `shape`
+    are for the built-in `phantom`, which needs no `root`.
     """
     if not name or Path(name).name != name or name.startswith("."):
         raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
@@ -100,7 +102,7 @@ def prepare(
             root = Path(scratch)
             settings["phantom"] = {"n_cases": n_cases, "shape": list(shape)}
             _write_phantoms(root, n_cases, seed, shape)
-        job = _job(name, root, to, split_file, settings, recipe)
+        job = _job(name, root, to, (split_file, patients_file), settings, recipe)
         if (job.target / "cases.json").is_file() and not again:
             return _existing(job)
         with whole_or_not(job.target, job.key) as folder:
@@ -124,9 +126,11 @@ def _tidy(folder: Path, ids: set[str]) -> None:
             path.unlink()
 
 
-def _job(
-    name: str, root: Path | None, to: Path, split_file: Path | None, settings: dict[str, Any], recipe: dict[str, Any]
-) -> _Job:
+Files = tuple[Path | None, Path | None]  # split, patients
+
+
+def _job(name: str, root: Path | None, to: Path, files: Files, settings: dict[str, Any], recipe: dict[str, Any]) -> _Job:
+    split_file, patients_file = files
     if root is None:
         raise UserError(f"say where the raw data of {name} is, with --from")
     if not root.is_dir():
@@ -140,6 +144,9 @@ def _job(
     if twice:
         raise UserError(f"{root} has two cases named {twice[0]!r}; every case needs a name of its own")
     _check_apart(root, to / name)
+    if patients_file is not None:
+        settings = settings | {"patients": splits.patients_from_file(patients_file, {case.id for case in raw})}
+        raw = [replace(case, patient=settings["patients"].get(case.id, case.id)) for case in raw]
     about: dict[str, Any] = {"classes": source.classes, "codes": list((source.codes or {}).items()), "ignore": source.ignore}
     about |= {"regions": source.regions, "channels": source.channels}
     settings = settings | {"recipe": asdict(used), "source": about}
@@ -272,6 +279,7 @@ def _info(job: _Job, records: dict[str, Any], left_out: dict[str, str], split_fi
         "checksum": content_checksum(records, job.source.classes, folds),
         "settings": job.settings,
         "splits": folds,
+        "patients_known": job.source.patients_named or "patients" in job.settings,
         "orientation": job.turn,
         "left_out": left_out,
         "left_out_sources": {path: mark for case in broken for path, mark in _marks(case, job.root).items()},

@@ -47,6 +47,20 @@ def leave_one_out(patient_of: Mapping[str, str]) -> list[Split]:
     return folds
 
 
+def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
+    """A user's word on which cases are of one patient: a JSON object `case: patient`; a case left out stands alone."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the patients file {path}: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(value, str) and value for value in values.values()):
+        raise UserError(f'{path} must be a JSON object of cases and their patients, as in {{"scan_001": "anna"}}')
+    unknown = sorted(set(values) - ids)
+    if unknown:
+        raise UserError(f"{path} names {unknown[0]!r}, which is no case of this data set")
+    return values
+
+
 def from_file(path: Path, patient_of: Mapping[str, str], left_out: set[str]) -> list[Split]:
     """A user's split: a JSON object with lists train, val, test of case or patient ids, or a list of such objects."""
     try:

@@ -52,7 +52,7 @@ def _pack_run(info: Mapping[str, Any], target: Path) -> None:
     source = Path(info["folder"])
     target.mkdir(parents=True, exist_ok=True)
     kept = _without_paths(read_json(source / "run.json")) | {"packed": True}
-    kept["data"] |= {"patients": info["patients"] or {}}  # an older run has them in its data set alone
+    kept["data"] |= {"patients": info["patients"]}  # an older run has them in its data set alone
     write_json(target / "run.json", kept)
     for part in OF_RUN:
         if found(source / part) is not None:
