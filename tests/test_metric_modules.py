@@ -121,6 +121,22 @@ def test_a_collection_keeps_different_settings_apart():
     assert group.compute()["ring_ece"] == alone.compute()["ece"]
 
 
+def test_a_collection_keeps_items_and_batches_apart():
+    """The first batch has one item, for which both are the same."""
+    group = torchmetrics.MetricCollection(
+        {"whole": CalibrationScores(3), "each": CalibrationScores(3, items_are_cases=True)}
+    )
+    torch.manual_seed(5)
+    batches = [(torch.randn(n, 3, 9, 9), torch.randint(0, 3, (n, 9, 9))) for n in (1, 4)]
+    for x, y in batches:
+        group.update(x, y)
+    for key, settings in (("whole", {}), ("each", {"items_are_cases": True})):
+        alone = CalibrationScores(3, **settings)
+        for x, y in batches:
+            alone.update(x, y)
+        assert group.compute()[f"{key}_ece"] == alone.compute()["ece"]
+
+
 def test_an_infinite_value_stays_infinite():
     x, y = torch.tensor([[[0.0, 0.0], [-torch.inf, 1.0]]]), torch.tensor([[1, 1]])
     scores = CalibrationScores(2)
@@ -155,10 +171,60 @@ def test_slices_of_a_volume_are_not_taken_for_a_case():
     torch.testing.assert_close(scores.compute()["dice"], metrics.dice(metrics.label_map(x), y, n_classes=3))
 
 
-def test_states_stay_float64_when_a_model_is_halved():
-    scores = CalibrationScores(3).half()
+CASTS = [
+    lambda metric: metric.half(),
+    lambda metric: metric.to(torch.bfloat16),  # as Lightning does for bf16-true
+    lambda metric: metric.to("cpu", torch.float16),
+]
+
+
+@pytest.mark.parametrize("cast", CASTS, ids=["half", "bfloat16", "with a device"])
+def test_states_stay_float64_when_a_model_is_cast(cast):
+    """Many cases: a running bfloat16 sum of values near 1 is percents off after tens of them."""
+    torch.manual_seed(3)
+    plain, moved = ([OverlapScores(3, distances=False), CalibrationScores(3)] for _ in range(2))
+    moved = [cast(metric) for metric in moved]
+    for _ in range(65):
+        labels = torch.randint(0, 3, (1, 8, 8))
+        logits = torch.nn.functional.one_hot(labels.where(torch.rand(labels.shape) > 0.1, 0), 3).movedim(-1, 1).float()
+        for overlap, calibration in (plain, moved):
+            overlap.update(logits, labels, spacing=None)
+            calibration.update(logits, labels)
+    for metric, other in zip(plain, moved, strict=True):
+        torch.testing.assert_close(other.compute(), metric.compute(), rtol=0, atol=0)
+        metric.reset()
+        other.reset()
+        assert {state.dtype for state in other.metric_state.values()} == {torch.float64}
+
+
+class OnApple:
+    """A tensor on a device that has no float64."""
+
+    def __init__(self, tensor):
+        if tensor.dtype is torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+        self.device, self.dtype = torch.device("mps"), tensor.dtype
+
+
+def test_states_stay_on_the_cpu_where_there_is_no_float64():
+    scores = CalibrationScores(3)
     scores.update(*cases()[0])
-    assert scores.top_conf.dtype is torch.float64
+    before = scores.compute()
+    scores._apply(OnApple)
+    assert scores.device.type == "cpu"
+    torch.testing.assert_close(scores.compute(), before)
+    scores.reset()
+    scores.update(*cases()[0])
+    torch.testing.assert_close(scores.compute(), before)
+
+
+def test_states_go_where_the_model_goes():
+    scores = torch.nn.Sequential(CalibrationScores(3), OverlapScores(3)).to("meta")
+    for metric in scores:
+        assert metric.device.type == "meta"
+        assert {state.device.type for state in metric.metric_state.values()} == {"meta"}
+        metric.reset()  # to defaults, which have moved as well
+        assert {state.device.type for state in metric.metric_state.values()} == {"meta"}
 
 
 def _worker(rank, port, queue):

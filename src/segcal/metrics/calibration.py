@@ -102,7 +102,7 @@ def reliability(
     0.4641 0.4641 1.0878
     """
     check_arrays(logits, labels)
-    logits, labels = _plain(logits), _plain(labels).long()
+    logits, labels = plain(logits), plain(labels).long()
     check_finite(logits)
     total = Reliability.zero(logits.shape[1], _bin_number(n_bins), logits.device)
     for part, truth in _chunks(logits, labels, mask, ring, ignore_index):
@@ -127,7 +127,7 @@ def reliability_of_probs(
     0.25
     """
     check_arrays(probs, labels, name="probs")
-    probs, labels = _plain(probs), _plain(labels).long()
+    probs, labels = plain(probs), plain(labels).long()
     low, high = (value.item() for value in probs.aminmax())
     if not (low >= 0 and high <= 1.001):
         raise UserError(f"probs must lie in [0, 1]; got values from {low:g} to {high:g}: for logits use `reliability`")
@@ -179,7 +179,7 @@ def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reli
     return Reliability(top, classes, -log_prob.double().sum(), brier)
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def plain(tensor: Tensor) -> Tensor:
     """Without gradient and subclass (MONAI's MetaTensor), and where float64 exists (not on Apple's GPUs)."""
     tensor = tensor.detach().as_subclass(Tensor)
     return tensor.cpu() if tensor.device.type == "mps" else tensor

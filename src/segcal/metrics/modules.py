@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 import torchmetrics
-from torch import Tensor
+from torch import Tensor, nn
 
 from segcal.metrics import METRICS
-from segcal.metrics.calibration import Bins, Reliability, check_finite, reliability, reliability_of_probs
+from segcal.metrics.calibration import Bins, Reliability, check_finite, plain, reliability, reliability_of_probs
 from segcal.metrics.masks import MASKS
 from segcal.metrics.overlap import confusion, label_map
 from segcal.metrics.surface import surfaces
@@ -29,15 +29,27 @@ class _Scores(torchmetrics.Metric):
     case_sum: Tensor
     case_count: Tensor
 
-    def __init__(self, n_classes: int, settings: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(self, n_classes: int, settings: dict[str, Any], *more: object, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_range("n_classes", n_classes, 2)
         self.n_classes, self.settings = n_classes, settings
         # A MetricCollection takes metrics whose states have the same names and values for one; settings tell them apart.
-        self._add_sum("_".join(["settings", *map(str, settings.values())]).replace(".", "_"), ())
+        self._add_sum("_".join(["settings", *map(str, [*settings.values(), *more])]).replace(".", "_"), ())
 
     def _add_sum(self, name: str, shape: tuple[int, ...]) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
+        """Go where the model goes, but never into its type: a sum of bfloat16 stands still after some hundred cases.
+
+        On Apple's GPUs, which have no float64, the sums stay on the CPU, as the statistics do that are added to them.
+        """
+
+        def kept(state: Tensor) -> Tensor:
+            device = fn(torch.empty(0, device=state.device)).device
+            return state.to("cpu" if device.type == "mps" else device)
+
+        return super()._apply(kept, exclude_state)
 
     def _check(self, scores: Tensor, labels: Tensor) -> None:
         check_arrays(scores, labels)
@@ -83,7 +95,7 @@ class CalibrationScores(_Scores):
         check_range("n_bins", n_bins, 1)
         check_range("ring", ring, 1)
         settings = {"n_bins": n_bins, "mask": mask, "ring": ring, "ignore_index": ignore_index}
-        super().__init__(n_classes, settings, **kwargs)
+        super().__init__(n_classes, settings, items_are_cases, **kwargs)
         self.items_are_cases = items_are_cases
         self._add_sum("case_sum", (len(self.keys),))
         self._add_sum("case_count", (len(self.keys),))
@@ -163,7 +175,7 @@ class OverlapScores(_Scores):
                 "slices of one volume become a case by logits.movedim(0, 1)[None], labels[None]"
             )
         check_finite(logits)
-        pred, truth = (x.detach().as_subclass(Tensor)[0] for x in (label_map(logits), labels))
+        pred, truth = (plain(x)[0] for x in (label_map(logits), labels))
         counts = confusion(pred, truth, n_classes=self.n_classes, **self.settings)
         of: dict[str, Any] = {"confusion": counts}
         if any(METRICS[key].of == "surfaces" for key in self.keys):
