@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from synthetic_runs import write_run
 from typer.testing import CliRunner
 
 from segcal.cli import app
@@ -24,6 +26,7 @@ from segcal.evaluation import evaluate
 from segcal.inference import open_run
 from segcal.losses import LOSSES
 from segcal.posthoc import calibrate
+from segcal.results import read_results
 from segcal.store import alone, read_json, read_run
 from segcal.study.engines import Local
 from segcal.study.estimate import estimate
@@ -414,14 +417,68 @@ def test_a_part_of_a_study_does_not_overwrite_the_whole(done, cases, plan_file):
     assert everything(out) == before
 
 
-def test_folds_are_trained_and_chosen_together(folded, tmp_path):
-    sets = ["fold='all'", "training.epochs=1", "after.corruptions=[]", "after.calibrators=[]", "network.width=2"]
-    said = run_study(read_plan("smoke", data=str(folded.root), overrides=sets), tmp_path / "out", workers=2)
-    assert [len(c["runs"]) for c in said["contenders"]] == [3, 3]
+def test_every_fold_is_trained_and_chooses_for_itself(folded, tmp_path):
+    """Also for the cells that wait for a choice; and every patient is tested once."""
+    path, out = tmp_path / "p.toml", tmp_path / "out"
+    path.write_text(
+        'fold = "all"\n[network]\nwidth = 2\n[training]\nepochs = 1\n'
+        '[studies.methods]\nloss = ["ce", { name = "mbls", margin = [1, 10] }]\n'
+        '[studies.backbones]\nloss = "mbls"\nnetwork = "attention_unet"\nsetting = "chosen"\n'
+    )
+    run_study(read_plan(path, data=str(folded.root), only=["methods"]), out, workers=2)
+    wanted = {0: 10, 1: 1, 2: 10}
+    for file in out.glob("runs/mbls-*/run.json"):  # as if validation had said so
+        info = json.loads(file.read_text())
+        liked = info["settings"]["loss"]["margin"] == wanted[info["settings"]["fold"]]
+        file.write_text(json.dumps(info | {"best": info["best"] | {"val_dice": 0.6 if liked else 0.5}}))
+    for file in out.glob("runs/*/scores.csv"):
+        file.unlink()
+    said = run_study(read_plan(path, data=str(folded.root)), out, workers=2)
+    for network, contender in zip(("unet", "attention_unet"), said["contenders"][1:], strict=True):
+        assert contender["chosen"] == "margin=10 (2 folds), margin=1 (1 fold)"
+        assert set(contender["runs"]) == {f"mbls-margin{margin}-{network}-s0-f{fold}" for fold, margin in wanted.items()}
+    tried = {"0": {"margin=1": 0.5, "margin=10": 0.6}, "1": {"margin=1": 0.6, "margin=10": 0.5}}
+    assert said["contenders"][1]["folds"] == tried | {"2": tried["0"]}
+    assert set(scores(out)) == {run for contender in said["contenders"] for run in contender["runs"]}
     for contender in said["contenders"]:
-        tested = [{r["case"] for r in rows(tmp_path / "out" / "runs" / run)} - {"pooled"} for run in contender["runs"]]
-        assert set.union(*tested) == set(folded.ids)  # every patient is tested once
+        tested = [{r["case"] for r in rows(out / "runs" / run)} - {"pooled"} for run in contender["runs"]]
+        assert set.union(*tested) == set(folded.ids)
         assert sum(map(len, tested)) == len(folded.ids)
+    assert [c.setting for c in read_results([out]).contenders] == [c["chosen"] for c in said["contenders"]]
+    with pytest.raises(UserError, match="no section tries it on unet with the same data, fold and training"):
+        read_plan(path, data=str(folded.root), overrides=["studies.methods.fold=[0, 1]"])
+
+
+def test_validation_of_one_fold_has_no_say_in_another(tmp_path):
+    """Its cases are test cases there. Against slow loops; seeds of a fold are averaged."""
+    dice = {}
+    for margin, fold, seed in itertools.product((5, 8, 10), range(3), range(2)):
+        name, key = f"m{margin}-f{fold}-s{seed}", (margin, fold, seed)
+        dice[key] = (7 * margin + 11 * fold * margin + 5 * seed * margin * margin) % 23 / 23
+        of = {"settings": {"margin": float(margin)}, "fold": fold, "seed": seed, "val_dice": dice[key]}
+        write_run(tmp_path, name, "mbls", cases=[f"c{fold}"], **of)
+
+    def slow():
+        found = set()
+        for fold in range(3):
+            means = {m: (dice[m, fold, 0] + dice[m, fold, 1]) / 2 for m in (5, 8, 10)}
+            margin = next(m for m in means if means[m] == max(means.values()))
+            found |= {f"m{margin}-f{fold}-s{seed}" for seed in range(2)}
+        return found
+
+    (contender,) = read_results([tmp_path]).contenders
+    assert set(contender.runs) == slow()
+    assert len({run.split("-")[0] for run in slow()}) > 1  # else this would show nothing
+    for margin, fold, seed in itertools.product((5, 8, 10), (1, 2), range(2)):
+        file = tmp_path / f"m{margin}-f{fold}-s{seed}" / "run.json"
+        dice[margin, fold, seed] = 1 - dice[margin, fold, seed]
+        info = json.loads(file.read_text())
+        file.write_text(json.dumps(info | {"best": {"val_dice": dice[margin, fold, seed]}}))
+    (turned,) = read_results([tmp_path]).contenders
+    assert set(turned.runs) == slow()
+    first = [{run for run in c.runs if "-f0-" in run} for c in (contender, turned)]
+    assert first[0] == first[1]
+    assert set(turned.runs) != set(contender.runs)
 
 
 # When things go wrong -------------------------------------------------------------------------------------------------
@@ -454,6 +511,49 @@ def test_a_failed_cell_keeps_its_sentence_and_the_others_go_on(done, cases, plan
     assert not third["failed"]
     assert third["contenders"] == done[1]["contenders"][:2]
     assert read_json(out / "cells.json")["cells"][blocked.name]["status"] in ("trained", "finished")
+
+
+def test_what_fails_while_it_is_scored_stays_chosen(done, cases, plan_file, tmp_path):
+    """Else a setting that validation did not choose would be scored on test in its place."""
+    out, plan = tmp_path / "out", read_plan(plan_file, data=str(cases.root))
+    shutil.copytree(done[0], out)
+    (mbls,) = (c for c in done[1]["contenders"] if c["key"] == "mbls")
+    (run,) = (out / "runs" / name for name in mbls["runs"])
+    shutil.rmtree(run / "calibrators")
+    (run / "scores.csv").unlink()
+    (run / "calibrators").write_text("in the way")
+    said = run_study(plan, out, workers=1)
+    assert list(said["failed"]) == [run.name]
+    assert said["contenders"] == done[1]["contenders"]
+    assert set(scores(out)) == set(scores(done[0]))
+    assert {(r["corruption"], r["calibrator"]) for r in rows(run)} == {("", "")}  # what came before it failed
+    results, heard = read_results([out]), Heard()
+    assert [c.runs for c in results.contenders] == [tuple(c["runs"]) for c in done[1]["contenders"]]
+    assert not results.failed
+    assert run_study(plan, out, workers=1, watch=heard)["failed"] == said["failed"]
+    assert any(
+        line.startswith(f"not scored again, for it failed before (--retry tries it again): {run.name}")
+        for line in heard.lines
+    )
+    (run / "calibrators").unlink()
+    assert not run_study(plan, out, workers=1, retry=True)["failed"]
+    assert scores(out) == scores(done[0])
+
+
+def test_nothing_stands_in_for_a_run_that_could_not_be_scored(tmp_path):
+    write_run(tmp_path / "runs", "ce")
+    write_run(tmp_path / "runs", "best", "ls", settings={"alpha": 0.1}, val_dice=0.9, conditions=())
+    write_run(tmp_path / "runs", "second", "ls", settings={"alpha": 0.2}, val_dice=0.8)
+    with pytest.raises(UserError, match="best has no test scores; run segcal evaluate on it first"):
+        read_results([tmp_path])
+    (tmp_path / "cells.json").write_text(json.dumps({"cells": {"best": {"status": "failed", "error": "no memory"}}}))
+    found = read_results([tmp_path])
+    assert [c.key for c in found.contenders] == ["ce"]
+    assert found.failed == {"best": "no memory"}
+    assert set(found.rows()["run"]) == {"ce"}
+    shutil.rmtree(tmp_path / "runs" / "ce")
+    with pytest.raises(UserError, match="no run has test scores; scoring failed of best"):
+        read_results([tmp_path])
 
 
 def test_what_waits_for_a_choice_that_cannot_be_made_is_left_out(cases, plan_file, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from segcal.data.catalog import DATASETS
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
+from segcal.results.choice import as_text, best, by_fold, mean_dice, with_all_seeds
 from segcal.results.records import MAIN_NETWORK, Contender, Results
 from segcal.store import open_cases, read_json, read_rows, read_run
 from segcal.types import UserError
@@ -29,35 +30,47 @@ def read_results(folders: Sequence[Path], *, scored: bool = True) -> Results:
     runs = _runs(folders, failed)
     _check_data(runs)
     _check_protocol(runs)
-    contenders = tuple(_contenders(runs, complete=not failed))
-    _check_networks(contenders)
+    unfinished = {name: why for name, why in failed.items() if name not in {info["folder"] for info in runs.values()}}
+    contenders = tuple(_contenders(runs, complete=not unfinished))
     scores = pd.concat([_scores(name, info) for name, info in runs.items()], ignore_index=True)
+    unscored = _unscored(scores, {run: runs[run] for c in contenders for run in c.runs}, failed) if scored else {}
+    contenders = tuple(c for c in contenders if not unscored.keys() & set(c.runs))
+    if not contenders:
+        raise UserError(f"no run has test scores; scoring failed of {', '.join(unscored)}")
+    _check_networks(contenders)
     of = {run: c.key for c in contenders for tried in c.runs_tried.values() for run in tried}
     chosen = {run for c in contenders for run in c.runs}
     scores["contender"], scores["chosen"] = scores["run"].map(of), scores["run"].isin(chosen)
     if scored:
         _check_scores(scores, contenders)
         _check_values(scores[scores["chosen"]])
-    return Results(scores, contenders, runs, failed)
+    left_out = {Path(folder).name: why for folder, why in unfinished.items()}
+    return Results(scores, contenders, runs, left_out | unscored)
 
 
 def _failed(folders: Sequence[Path]) -> dict[str, str]:
-    """The cells that failed in the studies among these folders, with the reason."""
+    """The folders of the runs that failed in the studies among these folders, with the reason."""
     found = {}
     for folder in folders:
         cells = read_json(folder / "cells.json")
         known = cells.get("cells") if isinstance(cells, dict) else None
         for name, about in known.items() if isinstance(known, dict) else ():
             if isinstance(about, dict) and about.get("status") == "failed":
-                found[str(name)] = str(about.get("error", "for an unknown reason"))
+                found[str(folder / "runs" / name)] = str(about.get("error", "for an unknown reason"))
     return found
+
+
+def _unscored(scores: pd.DataFrame, chosen: Mapping[str, dict[str, Any]], failed: Mapping[str, str]) -> dict[str, str]:
+    """The chosen runs without test scores, for scoring them failed: no other setting may stand in for such a one."""
+    known = set(_clean(scores)["run"])
+    return {name: failed[info["folder"]] for name, info in chosen.items() if info["folder"] in failed and name not in known}
 
 
 def _runs(folders: Sequence[Path], failed: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for folder in _expanded(folders):
-        if folder.name in failed and folder.parent.name == "runs":
-            continue
+        if str(folder) in failed and (read_json(folder / "run.json") or {}).get("status") != "finished":
+            continue  # its training failed; one that failed later, as it was scored, is as good as any in the choice
         info = read_run(folder)
         if info.get("status") != "finished":
             of_study = (folder.parent.parent / "cells.json").is_file()
@@ -120,7 +133,7 @@ def _check_protocol(runs: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _contenders(runs: Mapping[str, dict[str, Any]], *, complete: bool) -> Iterator[Contender]:
-    """Runs as contenders; unless the study was `complete`, settings that lack a repeat of another are left out."""
+    """Runs as contenders; unless the study was `complete`, settings that lack a seed are left out of their fold."""
     groups: dict[tuple[str, str, str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, info in runs.items():
         chosen = info["settings"]
@@ -131,26 +144,22 @@ def _contenders(runs: Mapping[str, dict[str, Any]], *, complete: bool) -> Iterat
     datasets = list(dict.fromkeys(key[0] for key in groups))
     for key in sorted(groups, key=lambda k: (datasets.index(k[0]), order[k[1]], order[k[2]], k[3])):
         dataset, network, method, fixed = key
-        tried = groups[key] if complete else _with_all_repeats(groups[key], runs)
-        _check_repeats(method, tried, runs)
-        means = {text: float(np.mean([runs[r]["best"]["val_dice"] for r in names])) for text, names in tried.items()}
-        best = max(means, key=lambda text: -1.0 if math.isnan(means[text]) else means[text])
+        folds = by_fold(groups[key], runs)
+        if not complete:
+            folds = {fold: with_all_seeds(tried) for fold, tried in folds.items()}
+        for tried in folds.values():
+            _check_repeats(method, tried, runs)
+        choice = {fold: best(mean_dice(tried, runs)) for fold, tried in folds.items()}
+        stand = {run for fold, text in choice.items() for run in folds[fold][text]}
+        kept = {run for tried in folds.values() for names in tried.values() for run in names}
+        all_runs = {text: tuple(n for n in names if n in kept) for text, names in groups[key].items() if kept & set(names)}
         label, name = LOSSES[method].label, method
         if fixed:
             label, name = f"{label} ({fixed.replace('=', ' ')})", f"{method} {fixed}"
         if network != MAIN_NETWORK:
             label, name = f"{label}, {NETWORKS[network].label}", f"{network} {name}"
-        all_runs = {text: tuple(names) for text, names in tried.items()}
-        yield Contender(name, label, dataset, network, method, best, all_runs[best], means, all_runs)
-
-
-def _with_all_repeats(tried: Mapping[str, list[str]], runs: Mapping[str, dict[str, Any]]) -> dict[str, list[str]]:
-    most = max(len({_repeat(runs[n]) for n in names}) for names in tried.values())
-    return {text: names for text, names in tried.items() if len({_repeat(runs[n]) for n in names}) == most}
-
-
-def _repeat(info: Mapping[str, Any]) -> tuple[int, int]:
-    return info["settings"]["seed"], info["settings"]["fold"]
+        means, own = mean_dice(all_runs, runs), tuple(run for run in runs if run in stand)
+        yield Contender(name, label, dataset, network, method, as_text(choice), own, means, all_runs)
 
 
 def _split_settings(method: str, settings: Mapping[str, Any]) -> tuple[str, str]:
@@ -168,15 +177,15 @@ def _text(value: Any) -> str:
 
 
 def _check_repeats(method: str, tried: Mapping[str, list[str]], runs: Mapping[str, dict[str, Any]]) -> None:
-    """Repeats of a setting must differ in seed or fold, and all settings must have the same repeats."""
-    repeats = {}
+    """Repeats of a setting in a fold must differ in their seed, and all settings must have the same seeds."""
+    repeats = set()
     for text, names in tried.items():
-        seeds = [_repeat(runs[n]) for n in names]
+        seeds = [runs[n]["settings"]["seed"] for n in names]
         if len(set(seeds)) < len(seeds):
             what = f"{method} {text}".strip()
             raise UserError(f"{', '.join(names)} are the same: {what} with one seed; name one of them")
-        repeats[text] = sorted(seeds)
-    if len({str(value) for value in repeats.values()}) > 1:
+        repeats.add(tuple(sorted(seeds)))
+    if len(repeats) > 1:
         raise UserError(f"the settings of {method} were run with different seeds or folds; run each with the same ones")
 
 
@@ -213,10 +222,16 @@ def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
 def _patients(info: Mapping[str, Any]) -> dict[str, str] | None:
     """The patient of each case, where that is not the case itself: as the run remembers, else as its data set says.
 
-    `None` if the data set is not there any more, or no longer the same.
+    `None` if nobody knows: its files do not say, or the data set is not there any more, or no longer the same.
     """
+    known = info["data"].get("patients", {})
+    row = DATASETS.get(info["data"]["name"])
+    if known is None or (
+        not known and row is not None and not row.patients_named
+    ):  # an older run says {} where nobody knows
+        return None
     if "patients" in info["data"]:
-        return dict(info["data"]["patients"])
+        return dict(known)
     try:
         cases = open_cases(Path(info["settings"]["data"])).info
     except UserError:
@@ -225,9 +240,13 @@ def _patients(info: Mapping[str, Any]) -> dict[str, str] | None:
     return {id: record["patient"] for id, record in cases["cases"].items()} if same else None
 
 
+def _clean(scores: pd.DataFrame) -> pd.DataFrame:
+    return scores[(scores["split"] == "test") & (scores["corruption"] == "") & (scores["calibrator"] == "")]
+
+
 def _check_scores(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None:
     """The contenders on a data set must all be scored, on the same test cases."""
-    clean = scores[(scores["split"] == "test") & (scores["corruption"] == "") & (scores["calibrator"] == "")]
+    clean = _clean(scores)
     cases = {run: frozenset(rows["case"]) for run, rows in clean.groupby("run")}
     folds = dict(zip(scores["run"], scores["fold"], strict=True))
     first: dict[str, tuple[Contender, set[tuple[int, frozenset[str]]]]] = {}
@@ -246,7 +265,7 @@ def _check_scores(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None
 
 def _check_values(scores: pd.DataFrame) -> None:
     """Every chosen run must have the main metrics of every test case, and not all without a value."""
-    clean = scores[(scores["split"] == "test") & (scores["corruption"] == "") & (scores["calibrator"] == "")]
+    clean = _clean(scores)
     for name, rows in clean[clean["case"] != "pooled"].groupby("run"):
         n_cases = rows["case"].nunique()
         for metric, kinds in NEEDED.items():

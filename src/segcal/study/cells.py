@@ -103,21 +103,22 @@ def spread_out(sections: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[Cell, .
 
 
 def _with_choices(cell: Cell, cells: Sequence[Cell], base: str) -> Cell:
-    """A cell whose setting is still to be chosen knows among which cells: the same loss on the plan's main network."""
+    """A cell whose setting is still to be chosen knows among which: the same loss and fold on the plan's main network."""
     if not cell.choices:
         return cell
 
     def alike(other: Cell) -> bool:
         mine, theirs = cell.settings, other.settings
         same_loss = json.loads(cell.contender)[:2] == json.loads(other.contender)[:2]
-        return same_loss and (mine.data, mine.training) == (theirs.data, theirs.training) and theirs.network.name == base
+        same = (mine.data, mine.fold, mine.training) == (theirs.data, theirs.fold, theirs.training)
+        return same_loss and same and theirs.network.name == base
 
     found = [other for other in cells if not other.choices and alike(other)]
     if len({other.contender for other in found}) != 1:
         why = "no section tries it" if not found else "it is tried in several ways"
         raise UserError(
             f"section {cell.sections[0]} wants the chosen setting of {cell.settings.loss.name}, but {why} on {base} "
-            "with the same data and training"
+            "with the same data, fold and training"
         )
     return replace(cell, choices=tuple(other.name for other in found))
 

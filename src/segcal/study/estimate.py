@@ -64,14 +64,15 @@ def _row(cell: Cell, folder: Folder, probed: dict[str, float]) -> dict[str, Any]
 
 
 def _finishing(cells: Sequence[Cell], folder: Folder, of: dict[str, dict[str, float]]) -> list[float]:
-    """Seconds of scoring and calibrating: one setting of each contender, for every seed and fold."""
+    """Seconds of scoring and calibrating: one run of each contender for every seed and fold."""
     found = []
     for contender, probed in of.items():
-        own = [cell for cell in cells if cell.contender == contender]
-        after, one = own[0].after, own[0].setting
-        repeats = [cell for cell in own if cell.setting == one]
-        if any(all(folder.scored(c.name, c.after) for c in own if c.setting == cell.setting) for cell in own):
-            continue  # whichever was chosen is done
+        repeats: dict[tuple[int, int], list[Cell]] = {}
+        for cell in cells:
+            if cell.contender == contender:
+                repeats.setdefault((cell.settings.seed, cell.settings.fold), []).append(cell)
+        after = next(iter(repeats.values()))[0].after
+        left = [own for own in repeats.values() if not any(folder.scored(cell.name, cell.after) for cell in own)]
         fits = sum(probed[name] for name in after.calibrators)
-        found += [probed["test"] * len(after.conditions) + fits] * len(repeats)
+        found += [probed["test"] * len(after.conditions) + fits] * len(left)  # whichever was chosen
     return found

@@ -78,7 +78,8 @@ class _Study:
             self.watch.says(f"{known} of {len(self.plan.cells)} cells are trained already")
         for name in self.failed:
             if name in self.cells:
-                self.watch.says(f"left out, for it failed before (--retry tries it again): {name}: {self.failed[name]}")
+                what = "not scored again" if self.folder.trained(name) else "left out"
+                self.watch.says(f"{what}, for it failed before (--retry tries it again): {name}: {self.failed[name]}")
 
     def _settle(self, choices: Sequence[Choice]) -> None:
         """Give the cells that wait for a choice their setting, where there is one."""

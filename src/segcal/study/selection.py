@@ -11,10 +11,11 @@ from segcal.config import checked
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.results import Contender, read_results
+from segcal.results.choice import by_fold, mean_dice
 from segcal.study.cells import Cell, cell_name, tunable
 from segcal.study.folder import Folder
 
-RULE = "the setting with the best mean validation DSC over seeds and folds; the test split has no say"
+RULE = "in each fold the setting with the best mean validation DSC over seeds; its test cases have no say"
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,12 @@ class Choice:
 
     cells: tuple[Cell, ...]  # all that were to be tried
     contender: Contender | None  # None if no setting could be run to the end
-    left_out: Mapping[str, str]  # cells of settings that are not complete: a sentence, or nothing if not yet run
+    left_out: Mapping[str, str]  # cells that were not trained: a sentence, or nothing if not yet run
+    folds: Mapping[int, Mapping[str, float]]  # the mean validation Dice of every setting in each fold
 
     @property
     def chosen(self) -> tuple[Cell, ...]:
-        """The cells of the chosen setting, one per seed and fold."""
+        """The cells of the setting that each fold chose, one per seed."""
         return tuple(cell for cell in self.cells if self.contender and cell.name in self.contender.runs)
 
     def plain(self) -> dict[str, Any]:
@@ -37,13 +39,23 @@ class Choice:
             method, network = self.cells[0].settings.loss.name, self.cells[0].settings.network.name
             about = {"label": f"{LOSSES[method].label}, {NETWORKS[network].label}", "network": network, "method": method}
             return about | {"chosen": None, "runs": (), "tried": {}, "left_out": dict(self.left_out)}
-        tried = {text: None if math.isnan(dice) else dice for text, dice in c.tried.items()}
         about = {"key": c.key, "label": c.label, "dataset": c.dataset, "network": c.network, "method": c.method}
-        return about | {"chosen": c.setting, "runs": c.runs, "tried": tried, "left_out": dict(self.left_out)}
+        tried: dict[str, Any] = {"tried": _numbers(c.tried)}
+        if len(self.folds) > 1:
+            tried["folds"] = {str(fold): _numbers(means) for fold, means in self.folds.items()}
+        return about | {"chosen": c.setting, "runs": c.runs} | tried | {"left_out": dict(self.left_out)}
+
+
+def _numbers(means: Mapping[str, float]) -> dict[str, float | None]:
+    return {text: None if math.isnan(dice) else dice for text, dice in means.items()}
 
 
 def choose(cells: Sequence[Cell], folder: Folder, failed: Mapping[str, str]) -> list[Choice]:
-    """A choice per contender, among the settings all of whose runs are finished."""
+    """A choice per contender, among the settings that were trained with all seeds of a fold.
+
+    Only a training that failed leaves the choice: what failed while it was scored was a fair candidate, and with another in
+    its place the test split would have had a say.
+    """
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.contender, []).append(cell)
@@ -51,21 +63,26 @@ def choose(cells: Sequence[Cell], folder: Folder, failed: Mapping[str, str]) -> 
 
 
 def _choice(cells: tuple[Cell, ...], folder: Folder, failed: Mapping[str, str]) -> Choice:
-    missing = {cell.name for cell in cells if cell.name in failed or not folder.trained(cell.name)}
-    incomplete = {cell.setting for cell in cells if cell.name in missing}
-    complete = [cell for cell in cells if cell.setting not in incomplete]
+    missing = [cell for cell in cells if not folder.trained(cell.name)]
+    incomplete = {(cell.setting, cell.settings.fold) for cell in missing}
+    complete = [cell for cell in cells if (cell.setting, cell.settings.fold) not in incomplete]
+    left_out = {name: failed.get(name, "") for name in sorted(cell.name for cell in missing)}
+    if not complete:
+        return Choice(cells, None, left_out, {})
     # Sorted, as a folder of runs is read by others: of equals the same one comes first.
-    folders = sorted(folder.run(cell.name) for cell in complete)
-    contender = read_results(folders, scored=False).contenders[0] if folders else None
-    return Choice(cells, contender, {name: failed.get(name, "") for name in sorted(missing)})
+    results = read_results(sorted(folder.run(cell.name) for cell in complete), scored=False)
+    (contender,) = results.contenders
+    folds = by_fold(contender.runs_tried, results.runs)
+    return Choice(cells, contender, left_out, {fold: mean_dice(tried, results.runs) for fold, tried in folds.items()})
 
 
 def settled(cell: Cell, choices: Sequence[Choice], varying: frozenset[str]) -> Cell | None:
-    """A cell that waits for a choice, with the chosen setting; `None` if there is none."""
+    """A cell that waits for a choice, with the setting that its fold chose; `None` if there is none."""
     source = next(c for c in choices if any(tried.name in cell.choices for tried in c.cells))
-    if not source.chosen:
+    chosen = next((c for c in source.chosen if c.name in cell.choices), None)
+    if chosen is None:
         return None
-    loss, tuned = source.chosen[0].settings.loss.model_dump(), tunable(cell.settings.loss.name)
+    loss, tuned = chosen.settings.loss.model_dump(), tunable(cell.settings.loss.name)
     values = cell.settings.model_dump(mode="json")
     values["loss"] |= {key: loss[key] for key in tuned}
     settings = checked(values)
