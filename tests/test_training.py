@@ -365,6 +365,100 @@ def test_two_processes_train_together(cases, tmp_path):
     assert one["status"] == "finished"
 
 
+TOGETHER = """
+import sys
+from pathlib import Path
+from segcal.config import run_settings
+from segcal.training import train
+data, out, *sets = sys.argv[1:]
+for more, again in (([], False), ([], False), (["training.lr=0.5"], False), ([], True)):
+    chosen = run_settings({"data": data}, overrides=[*sets, *more])
+    try:
+        info = train(chosen, Path(out), again=again, progress=False)
+        print(info["status"], info.get("id"), sep=":")
+    except ValueError as error:
+        print("refused", error, sep=":")
+"""
+
+
+def test_processes_started_together_hear_what_the_first_decides(cases, tmp_path, unused_port):
+    """As torchrun starts them. A new run, a finished one, a refused one, and again: none may wait for another in vain."""
+    sets = [*SMALL, "training.epochs=1", "machine.devices=2", "machine.strategy=ddp", "machine.accelerator=cpu"]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    place |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, str(cases.root), str(tmp_path / "run"), *sets],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    try:
+        first, second = ([line.split(":") for line in p.communicate(timeout=240)[0].splitlines()] for p in started)
+    finally:
+        for process in started:
+            process.kill()
+    assert [line[0] for line in first] == ["finished", "finished", "refused", "finished"]
+    assert first[0] == first[1] != first[3]  # left alone, then begun anew
+    assert [line[0] for line in second] == ["running", "running", "refused", "running"]
+    assert "was started with another training" in first[2][1]
+    assert "was started with another training" in second[2][2]
+    assert len(log(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "fsdp", "deepspeed"])
+def test_strategies_that_lose_what_was_learnt_are_refused(cases, tmp_path, strategy):
+    with pytest.raises(UserError, match=f"unknown strategy '{strategy}'; choose one of auto, ddp"):
+        train(settings(cases, f"machine.strategy={strategy}"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_would_not_find_each_other_are_refused(cases, tmp_path, monkeypatch):
+    two = settings(cases, "machine.nodes=2", "machine.strategy=ddp", "machine.accelerator=cpu")
+    with pytest.raises(UserError, match="several nodes need srun or torchrun to start their processes; got nodes 2"):
+        train(two, tmp_path / "run", progress=False)
+    monkeypatch.setattr("lightning.pytorch.trainer.connectors.accelerator_connector._IS_INTERACTIVE", True)
+    with pytest.raises(UserError, match="a notebook cannot train on several devices"):
+        train(settings(cases, "machine.devices=2", "machine.accelerator=cpu"), tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    for key, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(UserError, match="Lightning refuses these machine settings: .*does not match the world size"):
+        train(settings(cases), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_slurm_does_not_requeue_by_itself(cases, tmp_path, monkeypatch):
+    """No handler for its signal, and a checkpoint that such a handler once left is not gone on from."""
+    place = {"NTASKS": "1", "NTASKS_PER_NODE": "1", "JOB_NAME": "x", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0"}
+    for key, value in (place | {"NODEID": "0", "NNODES": "1"}).items():
+        monkeypatch.setenv(f"SLURM_{key}", value)
+    seen, real = [], callbacks.Log.on_train_epoch_start
+
+    def look(self, trainer, module):
+        seen.append((trainer.current_epoch, signal.getsignal(signal.SIGUSR1)))
+        real(self, trainer, module)
+
+    monkeypatch.setattr(callbacks.Log, "on_train_epoch_start", look)
+    (tmp_path / "run").mkdir()
+    train(settings(cases), tmp_path / "run", progress=False)
+    shutil.copy(tmp_path / "run" / "checkpoints" / "last.ckpt", tmp_path / "run" / "hpc_ckpt_1.ckpt")
+    train(settings(cases), tmp_path / "run", again=True, progress=False)
+    assert [epoch for epoch, _ in seen] == [0, 1, 0, 1]
+    assert {handler for _, handler in seen} == {signal.SIG_DFL}
+
+
+def test_auto_is_the_cpu_on_a_mac(cases, tmp_path, monkeypatch):
+    from lightning.pytorch.accelerators import MPSAccelerator
+
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
+    info = train(settings(cases), tmp_path / "run", progress=False)
+    assert info["settings"]["machine"]["accelerator"] == "cpu"
+
+
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
 def test_other_precisions(cases, tmp_path, precision):
     info = train(settings(cases, f"machine.precision={precision}"), tmp_path / "run", progress=False)

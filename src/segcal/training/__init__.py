@@ -1,7 +1,7 @@
 """Train one run with Lightning: prepared slices in, `runs/<run>/{run.json, log.csv, checkpoints/}` out.
 
 Every epoch draws its random numbers from the seed and its own number, and a checkpoint ends every epoch, so that a run that
-was killed goes on to the very result it would have had.
+was killed goes on to the very result it would have had (on a CPU; the kernels of GPUs do not always add up in one order).
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -29,10 +28,10 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
 from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, refuse_packed, sweep, write_json
-from segcal.training import loggers
+from segcal.training import loggers, processes
 from segcal.training.callbacks import Bar, Best, Checkpoints, Log
 from segcal.training.module import Segmentation
-from segcal.types import IGNORE, UserError
+from segcal.types import IGNORE, UserError, check_choice
 
 __all__ = ["Best", "Segmentation", "facts", "resolved", "train"]
 
@@ -48,20 +47,26 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
     model = Segmentation(settings, cases, slices)  # also checks loss and network settings, before anything is written
     settings = resolved(settings, cases)
     _quieten()
-    best = Best(out)
+    best, last = Best(out), out / "checkpoints" / "last.ckpt"
     trainer, validation = _trainer(settings, out, best, progress), _case_loader(cases, settings)
-    first = getattr(rank_zero_only, "rank", 0) == 0  # of several processes only one touches the run's folder
-    if first:
-        _check_folder(out)
-    with alone(out, nested=True) if first else nullcontext():
-        info = _begin(settings, out, cases, slices, trainer, again) if first else {"status": "running"}
-        if info["status"] == "finished":
+    info: dict[str, Any] = {"status": "running"}  # of several processes only the first touches the run's folder
+    with ExitStack() as held:
+
+        def begin() -> str:
+            _check_folder(out)
+            held.enter_context(alone(out, nested=True))
+            info.update(_begin(settings, out, cases, slices, trainer, again))
+            if info["status"] == "finished":
+                return "leave"
+            trainer.loggers = loggers.begin(settings.machine.loggers, out, settings.model_dump(mode="json"))
+            return "resume" if last.is_file() else "start"
+
+        step = processes.decided(trainer, begin) or ("resume" if last.is_file() else "start")
+        if step == "leave":
             return info
         keep_pages()
-        if first:
-            trainer.loggers = loggers.begin(settings.machine.loggers, out, settings.model_dump(mode="json"))
-        last = out / "checkpoints" / "last.ckpt"
-        trainer.fit(model, _loader(settings, slices, model.order), validation, ckpt_path=last if last.is_file() else None)
+        loader = _loader(settings, slices, model.order)
+        trainer.fit(model, loader, validation, ckpt_path=last if step == "resume" else None)
         loggers.end(trainer.loggers)
         if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
             info |= {"status": "finished", "best": best.facts} | _totals(out)
@@ -143,7 +148,7 @@ def _quieten() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings(
-        "ignore", message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist).*"
+        "ignore", message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU available).*"
     )
 
 
@@ -153,7 +158,7 @@ def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
     patients = {id: record["patient"] for id, record in cases.info["cases"].items() if record["patient"] != id}
     sizes = {name: len(cases.split(name, fold)) for name in ("train", "val", "test")}
     found = {key: cases.info[key] for key in keys} | {"recipe": cases.info["settings"]["recipe"]}
-    return found | {"splits": sizes, "patients": patients}
+    return found | {"splits": sizes, "patients": patients if cases.info.get("patients_known", True) else None}
 
 
 def _check_same(out: Path, info: dict[str, Any], settings: RunSettings, cases: CaseSet) -> None:
@@ -170,6 +175,7 @@ def _check_same(out: Path, info: dict[str, Any], settings: RunSettings, cases: C
 def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.Trainer:
     machine = settings.machine
     loggers.check(machine.loggers)
+    check_choice("strategy", machine.strategy, processes.STRATEGIES)
     checkpoints = ModelCheckpoint(  # one, after every epoch; its own `save_last` waits for the end of the run
         out / "checkpoints", "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
     )
@@ -177,25 +183,33 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
     if progress:
         callbacks.append(Bar())
     kwargs: dict[str, Any] = {
-        "accelerator": machine.accelerator,
+        "accelerator": _accelerator(machine.accelerator),
         "devices": machine.devices,
         "num_nodes": machine.nodes,
         "strategy": machine.strategy,
         "precision": machine.precision,
         "max_epochs": settings.training.epochs,
         "callbacks": callbacks,
-        "plugins": [Checkpoints()],
         "logger": False,  # they come when the run's folder is there
         "enable_progress_bar": progress,
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,  # ours shares the work itself, the same way every time
-        "default_root_dir": out,
+        "default_root_dir": out / "checkpoints",  # should it leave anything there, --again takes it away
     }
     try:
-        return L.Trainer(**kwargs)
-    except (ValueError, MisconfigurationException) as error:
+        trainer = L.Trainer(**kwargs, plugins=[Checkpoints(), *processes.environments()])
+        processes.check(trainer)
+    except UserError:
+        raise
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
         raise UserError(f"Lightning refuses these machine settings: {str(error).splitlines()[0]}") from None
+    return trainer
+
+
+def _accelerator(name: str) -> str:
+    """What is asked for; `auto` is Lightning's choice, but the CPU on a Mac, whose GPU we have not tried."""
+    return "cpu" if name == "auto" and torch.backends.mps.is_available() else name
 
 
 def _slices(settings: RunSettings, cases: CaseSet) -> Slices:
