@@ -114,6 +114,25 @@ def test_a_missed_object_leaves_no_distance_behind(tmp_path):
     assert found.per_case("organs", "missed", "mean").loc["c3", "ce"] == 0.5
 
 
+@pytest.mark.parametrize("n_invented", range(4))
+def test_of_three_seeds_some_invent_an_object(tmp_path, n_invented):
+    """Each that rightly leaves it out is 1 beside those that have 0, by itself it has no value; folds are no seeds."""
+    for seed in range(3):
+        for fold, cases in enumerate((CASES[:4], CASES[4:])):
+            scores = scores_of(cases, "AB", seed=seed)
+            for kind in "AB" if fold == 0 else "":
+                miss(scores, "c3", kind)
+                if seed >= n_invented:
+                    scores |= {("c3", kind, "dice"): math.nan, ("c3", kind, "missed"): 0.0}
+            write_run(tmp_path, f"s{seed}f{fold}", seed=seed, fold=fold, cases=cases, scores=scores)
+    found = read_results([tmp_path])
+    for kind in ("A", "mean"):
+        dice = found.per_case("organs", "dice", kind)["ce"]
+        assert dice["c3"] == pytest.approx(1 - n_invented / 3) if n_invented else math.isnan(dice["c3"])
+        assert dice.drop("c3").between(0.5, 0.99).all()
+        assert math.isnan(found.per_case("organs", "asd", kind).loc["c3", "ce"])
+
+
 def test_patients_as_the_run_remembers_or_its_data_say(tmp_path):
     write_run(tmp_path, "a", patients={case: f"p{i // 2}" for i, case in enumerate(CASES)})
     assert read_results([tmp_path]).patients("organs").loc[list(CASES)].tolist() == [f"p{i // 2}" for i in range(8)]

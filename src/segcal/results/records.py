@@ -86,6 +86,7 @@ class Results:
 
         NaN where there is no value. A surface distance is none where an object was missed or invented, be it in one of
         several seeds or, for the mean over classes, in one of several classes: else missing one would look like success.
+        Where some seeds rightly leave out an object that others invent, with a Dice of 0, theirs is 1 in the mean.
         """
         table = self._mean_over_seeds(dataset, metric, kind, condition)
         if METRICS[metric].of == "surfaces" and metric != "missed":
@@ -95,6 +96,9 @@ class Results:
     def _mean_over_seeds(self, dataset: str, metric: str, kind: str, condition: Mapping[str, str]) -> pd.DataFrame:
         rows = self.rows(**condition)
         rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["class"] == kind)]
+        if METRICS[metric].of == "confusion":
+            best = rows.groupby(["case", "contender"])["value"].transform("max")  # over seeds; NaN if none has a value
+            rows = rows.assign(value=rows["value"].mask(rows["value"].isna() & (best == 0), 1.0))
         table = rows.pivot_table(index="case", columns="contender", values="value", aggfunc="mean", dropna=False, sort=True)
         found = set(rows["run"])
         return table[[c.key for c in self.on(dataset) if found.issuperset(c.runs)]]
