@@ -19,13 +19,14 @@ from segcal.ranking import (
     MAIN,
     bootstrap_means,
     counted,
+    credited,
     holm,
     main_values,
     mean_case_rank,
     pairwise,
     rank_results,
     ranks,
-    signed_rank_p,
+    signed_rank,
     stability,
     sum_rank,
 )
@@ -115,6 +116,71 @@ def test_missing_hard_cases_never_improves_a_standing():
                 assert after["a"] >= before["a"]
                 tried += 1
     assert tried > 30
+
+
+# No value -------------------------------------------------------------------------------------------------------------
+
+
+def outcomes(seed, n_cases=8, n=3):
+    """Random objects and predictions, and what follows by definition: Dice, distance and missed, each cases x contenders."""
+    rng = np.random.default_rng(seed)
+    there, said = rng.random(n_cases) < 0.5, rng.random((n_cases, n)) < 0.5
+    dice, asd, missed = np.full((3, n_cases, n), NAN)
+    for i, j in product(range(n_cases), range(n)):
+        missed[i, j] = there[i] != said[i, j]
+        if there[i] and said[i, j]:
+            dice[i, j], asd[i, j] = rng.uniform(0.1, 0.9), rng.uniform(0.5, 9)
+        elif missed[i, j]:
+            dice[i, j] = 0
+    return there, said, {"dice": frame(dice), "asd": frame(asd), "missed": frame(missed)}
+
+
+def slow_losses(there, said, values, higher):
+    """A row of losses in words: found, by value; rightly empty, the best; missed or invented, the worst."""
+    if not there:
+        return [math.inf if s else -math.inf for s in said]
+    return [math.inf if not s else -v if higher else v for s, v in zip(said, values, strict=True)]
+
+
+@pytest.mark.parametrize("metric", ["dice", "asd"])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_value_counts_by_why_there_is_none(metric, seed):
+    there, said, tables = outcomes(seed)
+    found = ranks(credited(tables[metric], metric, tables["missed"]), metric)
+    for i, case in enumerate(tables[metric].index):
+        if len(set(said[i])) == 1 and (said[i, 0] != there[i] or not there[i]):
+            assert case not in found.index or found.loc[case].nunique() == 1  # all alike: nothing to compare
+        else:
+            loss = slow_losses(there[i], said[i], tables[metric].loc[case], METRICS[metric].better == "higher")
+            assert found.loc[case].tolist() == slow_ranks(loss, "lower")
+    if metric == "dice":  # which tells by itself what was invented
+        pd.testing.assert_frame_equal(ranks(tables[metric], metric), found)
+
+
+@pytest.mark.parametrize("metric", ["dice", "asd"])
+def test_inventing_an_object_never_improves_a_standing(metric):
+    """Law, as for missing one; neither in the case nor of the mean."""
+    tried = 0
+    for seed in range(30):
+        there, said, before = outcomes(seed)
+        for i in np.flatnonzero(~there & ~said[:, 0]):
+            after = {key: table.copy() for key, table in before.items()}
+            after["dice"].iloc[i, 0], after["missed"].iloc[i, 0] = 0.0, 1.0
+            fair = [credited(tables[metric], metric, tables["missed"]) for tables in (before, after)]
+            standing = [ranks(counted(table, metric).mean().to_frame().T, metric)["a"].item() for table in fair]
+            assert standing[1] >= standing[0]
+            in_case = [ranks(table, metric)["a"].get(f"c{i}", 2.0) for table in fair]
+            assert in_case[1] >= in_case[0]
+            tried += standing[1] > standing[0]
+    assert tried > 5  # and often it costs a place
+
+
+def test_what_some_seeds_invent_is_worse_than_leaving_it_out():
+    dice, missed = frame([[NAN, 2 / 3, 0.0]]), frame([[0.0, 1 / 3, 1.0]])
+    assert ranks(credited(dice, "dice", missed), "dice").iloc[0].tolist() == [1, 2, 3]
+    assert credited(frame([[NAN, 0.4, 0.0]]), "dice", frame([[0.0, 0.0, 1.0]])).isna().iloc[0, 0]  # it is there, after all
+    assert credited(frame([[NAN, 0.4]]), "ece", frame([[0.0, 1.0]])).isna().iloc[0, 0]  # no object, no credit
+    assert credited(frame([[NAN, NAN]]), "asd", frame([[0.0, 0.0]])).isna().all(axis=None)
 
 
 def test_unknown_metrics_are_named():
@@ -335,7 +401,7 @@ def test_holm(p):
 def test_pairs_are_tested_as_scipy_does():
     values = frame(np.random.default_rng(0).normal((0, 0.1, 0.8, 2), size=(20, 4)))
     found = pairwise(values, "nll")
-    assert list(found.columns) == ["a", "b", "difference", "p", "p_holm", "n", "note"]
+    assert list(found.columns) == ["a", "b", "difference", "p", "p_holm", "better", "n", "note"]
     assert list(zip(found["a"], found["b"], strict=True)) == list(combinations("abcd", 2))
     for row in found.itertuples():
         assert row.p == pytest.approx(wilcoxon(values[row.a], values[row.b]).pvalue)
@@ -360,16 +426,24 @@ def test_signed_ranks_with_ties_are_those_of_all_choices_of_signs(n):
         reached = abs(places[own > 0].sum() - middle)
         sums = [sum(r for r, sign in zip(places, signs, strict=True) if sign) for signs in product((0, 1), repeat=len(own))]
         expected = np.mean([abs(s - middle) >= reached - 1e-9 for s in sums])
-        assert signed_rank_p(values) == pytest.approx(expected)
+        assert signed_rank(values).p == pytest.approx(expected)
+        assert signed_rank(values).sign == np.sign(places[own > 0].sum() - places[own < 0].sum())
+
+
+def _walsh(values):
+    """By how many the means of two differences, each also with itself, are more often positive: W+ - W- in other words."""
+    means = [values[i] + values[j] for i in range(len(values)) for j in range(i + 1)]
+    return np.sign(means).sum()
 
 
 def test_signed_ranks_agree_with_scipy():
     rng = np.random.default_rng(0)
     for n in (6, 13, 50, 51, 200):
         values = rng.normal(0.2, 1, n)
-        assert signed_rank_p(values) == pytest.approx(wilcoxon(values).pvalue)
+        assert signed_rank(values).p == pytest.approx(wilcoxon(values).pvalue)
+        assert signed_rank(values).sign == -signed_rank(-values).sign == np.sign(_walsh(values))
         tied = np.round(values, 1)
-        assert signed_rank_p(tied) == pytest.approx(wilcoxon(tied, method="asymptotic").pvalue, abs=0.05)
+        assert signed_rank(tied).p == pytest.approx(wilcoxon(tied, method="asymptotic").pvalue, abs=0.05)
 
 
 def test_alike_and_few():
@@ -406,8 +480,38 @@ def test_a_missed_object_is_the_largest_difference_against_who_missed_it():
     assert pairwise(for_a, "asd")["p"].item() == pytest.approx(wilcoxon(ranked).pvalue)
     assert pairwise(for_a.assign(b=for_a["a"]), "asd")["p"].item() == 1
     nothing = pairwise(frame([[NAN, 1.0]] * 7), "asd")
-    assert math.isnan(nothing["difference"].item())
-    assert nothing["p"].item() == pytest.approx(2 / 2**7)
+    assert nothing["difference"].item() == math.inf
+    assert (nothing["p"].item(), nothing["better"].item()) == (pytest.approx(2 / 2**7), "b")
+
+
+def test_the_direction_of_a_test_is_its_own():
+    """Whoever misses most objects is worse, however close the others come; and its median is no number."""
+    values = frame([[2.0 - 0.1 * i, 2.0] for i in range(1, 5)] + [[NAN, 2.0]] * 8)
+    found = pairwise(values, "asd").iloc[0]
+    assert found["p"] < 0.05
+    assert (found["better"], found["difference"], found["n"]) == ("b", math.inf, 12)
+    turned = pairwise(values[["b", "a"]], "asd").iloc[0]
+    assert (turned["better"], turned["difference"], turned["p"]) == ("b", -math.inf, found["p"])
+    few = values.fillna({"a": 1.5})
+    few.loc["c11", "a"] = NAN
+    assert pairwise(few, "asd")["better"].item() == "a"
+    assert pairwise(few, "asd")["difference"].item() == -0.5  # the miss is one of twelve, at the far end
+    alike = pairwise(frame([[NAN, NAN, 1.0]] * 3 + [[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]]), "asd").iloc[0]
+    assert (alike["better"], alike["difference"], alike["p"]) == ("", 0, 1)  # both missed what the third has found
+    undecided = pairwise(frame([[NAN, 1.0], [1.0, NAN]]), "asd").iloc[0]
+    assert (undecided["better"], undecided["p"]) == ("", 1)
+    assert math.isnan(undecided["difference"])
+
+
+@pytest.mark.parametrize(("metric", "better"), [("ece", "a"), ("dice", "b")])
+def test_few_large_differences_may_outweigh_many_small_ones(metric, better):
+    """26 small differences one way and 24 large ones the other: the median follows the first, the test the second."""
+    apart = np.array([0.001 + 1e-5 * i for i in range(26)] + [-0.1 - 1e-3 * i for i in range(24)])
+    found = pairwise(frame(np.stack([0.5 + apart, np.full(50, 0.5)], 1)), metric).iloc[0]
+    assert found["p"] == pytest.approx(wilcoxon(apart).pvalue)
+    assert found["p"] < 0.05
+    assert found["difference"] > 0
+    assert found["better"] == better
 
 
 # From runs ------------------------------------------------------------------------------------------------------------

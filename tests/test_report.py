@@ -325,6 +325,99 @@ def test_missed_objects_are_counted(tmp_path):
     assert points["Missed or invented objects"].startswith("CE 2 and MbLS 0, over all cases")
 
 
+def told_of(root, *scores, cases=CASES, classes=("A", "B"), **more):
+    """The summary of CE and LS with given scores, its paragraphs by the metric or title they start with."""
+    for name, own in zip(("ce", "ls"), scores, strict=True):
+        full_run(root, name, name, cases=cases, classes=classes, scores=own, **more)
+    summary = summaries(read_results([root]))["organs"]
+    return summary, {p.partition(":")[0]: p for point in summary.points for p in point.paragraphs}
+
+
+def test_who_misses_most_is_not_called_significantly_better(tmp_path):
+    """CE comes closer wherever it has found the object, and so has the better mean; but it misses two of three."""
+    ce, ls = (scores_of(CASES[:12], "A") for _ in range(2))
+    for i, case in enumerate(CASES[:12]):
+        ce[case, "A", "asd"], ls[case, "A", "asd"] = 1.9 - 0.1 * i, 2.0
+        if i >= 4:
+            miss(ce, case, "A")
+    _, points = told_of(tmp_path, ce, ls, cases=CASES[:12], classes=("A",))
+    assert points["ASD"].startswith("ASD: CE 1.7")
+    assert "lead over LS" not in points["ASD"]
+    assert "Its mean is better than that of LS, yet by the paired test it is significantly worse" in points["ASD"]
+    assert "The lead over CE is significant" in points["DSC"]
+
+
+def test_few_large_differences_are_called_what_they_are(tmp_path):
+    """In ECE, CE is a little worse in 26 patients and far better in 24."""
+    cases = tuple(f"c{i:02d}" for i in range(50))
+    ce, ls = (scores_of(cases, "AB") for _ in range(2))
+    for i, case in enumerate(cases):
+        ls[case, "all", "ece"] = 0.5
+        ce[case, "all", "ece"] = 0.501 + 1e-5 * i if i < 26 else 0.4 - 1e-3 * i
+    summary, points = told_of(tmp_path, ce, ls, cases=cases)
+    assert "CE is calibrated best by the mean" in summary.lead
+    assert "significantly better than the other" in summary.lead
+    assert "It has larger differences on its side, not more: in the median patient it is worse than LS" in points["ECE"]
+    (row,) = TABLES["tests"](read_results([tmp_path])).rows
+    assert row.cells[4].value > 0  # which alone would be read as worse
+    assert (row.cells[5].best, row.cells[5].note) == (True, "CE better")
+
+
+def test_a_better_mean_may_be_significantly_worse(tmp_path):
+    """One outlier of LS decides the means; in all other patients LS is better, and the test says so."""
+    ce, ls = (scores_of(CASES, "AB") for _ in range(2))
+    for i, case in enumerate(CASES):
+        ce[case, "all", "ece"], ls[case, "all", "ece"] = 0.1, 0.09 - 0.001 * i if i else 0.9
+    conditions = ({}, {"calibrator": "ts"})
+    summary, points = told_of(tmp_path / "two", ce, ls)
+    assert "CE is calibrated best by the mean" in summary.lead
+    assert "though by the paired test LS is significantly better" in summary.lead
+    assert "yet by the paired test it is significantly worse" in points["ECE"]
+    assert summary.advice.startswith("LS: no other is significantly better in DSC or ECE")
+    full_run(tmp_path, "alone", "ce", cases=CASES, scores=[ls, ce], conditions=conditions)
+    alone = summaries(read_results([tmp_path / "alone"]))["organs"]  # the mean falls with TS, but it rises nearly everywhere
+    assert any(
+        "TS lowers the ECE" in p and p.endswith("not significantly.") for point in alone.points for p in point.paragraphs
+    )
+    assert alone.advice.endswith("TS did not change the ECE for sure.")
+
+
+def test_a_thin_metric_is_named_and_the_others_are_not_blamed(tmp_path):
+    """Nobody has found the object in most cases: too few distances for a test, but enough of all else."""
+    ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 1.0))
+    for case in CASES[3:]:
+        for scores in (ce, ls):
+            scores |= {(case, "A", "asd"): math.nan, (case, "A", "missed"): 1.0}
+    summary, _ = told_of(tmp_path, ce, ls, classes=("A",))
+    assert summary.cautions == ["Too few patients have a value of ASD for any difference there to be significant."]
+    assert "significantly better than the other" in summary.lead
+
+
+def test_rightly_empty_cases_are_no_reproach(tmp_path):
+    """LS invents what is not there: CE lacks nothing, and its place before a higher mean is explained."""
+    ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 0.1))
+    for case in CASES[:8]:
+        miss(ls, case, "A")
+        ce |= {(case, "A", "dice"): math.nan, (case, "A", "asd"): math.nan}
+    summary, points = told_of(tmp_path, ce, ls, classes=("A",))
+    assert summary.cautions == []
+    assert points["ASD"].startswith("ASD: CE")
+    for metric in ("DSC", "ASD"):
+        assert "The order counts an object that is rightly left out as perfect where another invents it" in points[metric]
+    assert "rightly left out" not in points["ECE"]
+
+
+def test_nobody_has_a_distance_though_some_are_rightly_empty(tmp_path):
+    ce, ls = (scores_of(CASES, "A") for _ in range(2))
+    for case in CASES:
+        miss(ls, case, "A")
+        miss(ce, case, "A")
+    ce |= {(CASES[0], "A", "dice"): math.nan, (CASES[0], "A", "missed"): 0.0}
+    _, points = told_of(tmp_path, ce, ls, classes=("A",))
+    assert "ASD" not in points
+    assert "DSC" in points
+
+
 # The page -------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from rich.console import Console
 from synthetic_runs import miss, scores_of, write_run
 
 from segcal.metrics import METRICS
-from segcal.ranking import bootstrap_means, rank_results
+from segcal.ranking import bootstrap_means, counted, rank_results, sum_rank
 from segcal.results import read_results
 from segcal.tables import (
     FORMATS,
@@ -176,9 +177,79 @@ def test_having_no_value_is_never_marked_as_success(lossy):
     assert min(cells, key=lambda key: cells[key][0].value) == "ce"
     assert [key for key in cells if cells[key][0].best] == ["mbls"]
     assert [key for key in cells if cells[key][1].best] == ["ce"]  # of which it has all values
-    values = pd.DataFrame({"a": [math.nan, 0.5], "b": [0.0, 0.6], "c": [0.0, 0.55]})
-    assert marks(values, "dice") == {"b": 1, "c": 2}  # not even where all others have 0
-    assert marks(values + {"a": 0.3, "b": 0.0, "c": 0.0}, "dice") == {"a": 1, "b": 2}  # best with the worst value, too
+    values = pd.DataFrame({"a": [math.nan, 0.5], "b": [0.1, 0.6], "c": [0.2, 0.55]})
+    assert marks(values, "dice") == {"c": 1, "b": 2}
+
+
+@pytest.mark.parametrize("metric", ["dice", "asd", "ece"])
+@pytest.mark.parametrize("seed", range(8))
+def test_marks_are_the_first_places_of_the_ranks(metric, seed):
+    """Law: one rule for both, whatever is missing."""
+    rng = np.random.default_rng(seed)
+    values = pd.DataFrame(np.round(rng.random((6, 4)), 1), columns=list("abcd"))
+    values = values.mask(rng.random(values.shape) < 0.4)
+    places = sum_rank({("x", metric): counted(values, metric).mean()})["x", metric]
+    best = {key for key, rank in places.items() if rank == places.min() and values[key].count()}
+    assert {key for key, mark in marks(values, metric).items() if mark == 1} == (best if places.nunique() > 1 else set())
+
+
+@pytest.fixture(scope="module")
+def absent(tmp_path_factory):
+    """One class, which is not there in c0 to c2: CE says so, LS invents it; elsewhere CE is a little worse."""
+    root = tmp_path_factory.mktemp("absent")
+    for loss, shift in (("ce", 0.0), ("ls", 0.1)):
+        scores = scores_of(CASES, "A", shift=shift)
+        for case in CASES[:3]:
+            miss(scores, case, "A")
+            if loss == "ce":
+                scores |= {(case, "A", "dice"): math.nan, (case, "A", "missed"): 0.0}
+        write_run(root, loss, loss, classes=("A",), scores=scores, cases=CASES, patients={})
+    return read_results([root])
+
+
+def test_an_invented_object_is_charged_and_a_rightly_empty_case_is_not(absent):
+    table = TABLES["discriminative"](absent)
+    (ce_dice, ce_asd), (ls_dice, ls_asd) = (cells_of(table)[key] for key in ("ce", "ls"))
+    assert (ce_dice.n, ce_dice.note, ce_asd.n, ce_asd.note) == (9, "3 empty", 9, "3 empty")
+    assert (ls_dice.n, ls_dice.note, ls_asd.n, ls_asd.note) == (12, "", 9, "3 missed")
+    assert ls_asd.value < ce_asd.value  # where both have a distance
+    assert [cell.best for cell in (ce_dice, ce_asd, ls_dice, ls_asd)] == [True, True, False, False]
+    assert "Bold is the better, counting a missed case as the worst distance anyone had and an empty case as perfect." in (
+        table.notes
+    )
+    assert "Empty: the number of cases in which the object is not there and rightly left out" in notes(table)
+    assert "Without" not in notes(table)
+    found = rank_results(absent, "organs", n=50)
+    for metric in ("dice", "asd"):  # the same rule
+        assert found.sum_rank["organs", metric].to_dict() == {"ce": 1, "ls": 2}
+    assert found.means["asd"].loc["ce", "mean"] == ce_asd.value
+    assert cells_of(TABLES["ranking"](absent))["ce"][1].best
+
+
+def test_who_is_better_by_the_test_is_told_where_the_difference_does_not_show_it(tmp_path):
+    """CE comes closer in the four cases in which it does not miss the object, of twelve."""
+    ce, ls = (scores_of(CASES, "A") for _ in range(2))
+    for i, case in enumerate(CASES):
+        ce[case, "A", "asd"], ls[case, "A", "asd"] = 1.9 - 0.1 * i, 2.0
+        ce[case, "all", "cece"], ls[case, "all", "cece"] = 0.1, 0.2 + 0.01 * i
+        if i >= 4:
+            miss(ce, case, "A")
+        if i == 11:
+            miss(ls, case, "A")  # nobody has found it
+    write_run(tmp_path, "ce", "ce", classes=("A",), scores=ce, cases=CASES, patients={})
+    write_run(tmp_path, "ls", "ls", classes=("A",), scores=ls, cases=CASES, patients={})
+    table = TABLES["tests"](read_results([tmp_path]))
+    (row,) = table.rows
+    cells = dict(zip(table.columns, row.cells, strict=True))
+    assert cells["ASD ↓ difference"].value is None
+    assert (cells["ASD p"].best, cells["ASD p"].note) == (True, "LS better")
+    assert (cells["CECE p"].best, cells["CECE p"].note) == (True, "")  # its difference shows it
+    assert cells["CECE ↓ difference"].value < 0
+    assert (cells["ECE p"].best, cells["ECE p"].note) == (False, "")
+    assert "over the patients of whom anyone has a value (DSC 12, ASD 11, ECE 12, CECE 12)" in notes(table)
+    assert "A dash: the median falls on patients in whom one of the two missed an object" in notes(table)
+    assert "Better: by the test" in notes(table)
+    json.dumps(table.values(), allow_nan=False)
 
 
 def test_a_class_that_is_nowhere_is_told_once(lossy):
@@ -344,6 +415,22 @@ def test_seeds_that_cannot_be_told_from_test_cases_make_no_table(tmp_path):
         for seed in (0, 1)[: 2 - fold]:
             write_run(tmp_path / "folds", f"ce-s{seed}-f{fold}", "ce", seed=seed, fold=fold, cases=part)
     assert TABLES["seeds"](read_results([tmp_path / "folds"])) is None
+
+
+@pytest.mark.parametrize("same_cases", [True, False])
+def test_seeds_are_counted_per_data_set(tmp_path, same_cases):
+    """Contenders have the same keys on each; what the other has makes no table, and takes none away."""
+    for dataset, n in (("x", 2), ("y", 1), ("z", 3)):
+        cases = CASES if same_cases else tuple(f"{dataset}{case}" for case in CASES)
+        for loss, seed in itertools.product(("ce", "ls"), range(n)):
+            scores = scores_of(cases, "AB", seed=seed)
+            write_run(tmp_path, f"{dataset}-{loss}{seed}", loss, seed=seed, dataset=dataset, cases=cases, scores=scores)
+    found = read_results([tmp_path])
+    assert TABLES["seeds"](found, "y") is None
+    for dataset, n in (("x", 2), ("z", 3)):
+        table = TABLES["seeds"](found, dataset)
+        assert f"A mean over test cases per seed, {n} seeds" in notes(table)
+        assert np.isfinite([[cell.value, cell.high - cell.low] for row in table.rows[:2] for cell in row.cells]).all()
 
 
 def test_a_seed_without_any_value_is_not_passed_over(tmp_path):

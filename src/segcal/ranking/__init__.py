@@ -1,8 +1,7 @@
 """Who is better, and how sure is that: ranks, intervals over patients, paired tests, and how stable a first place is.
 
-Values come as tables with a row per case and a column per contender. Which way is better stands in `METRICS`. No rule
-rewards a missed object: where one contender has no value and another has, it ranks last, and counts in an order of means as
-the worst value that anyone had on any case.
+Values come as tables with a row per case and a column per contender. Which way is better stands in `METRICS`, what no value
+counts as in `no_value`: nothing rewards a missed object, or an invented one.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from segcal.ranking.bootstrap import bootstrap_means, stability
-from segcal.ranking.pairs import SIGNIFICANT, holm, pairwise, signed_rank_p
-from segcal.ranking.ranks import counted, mean_case_rank, ranks, sum_rank
+from segcal.ranking.no_value import counted, credited
+from segcal.ranking.pairs import SIGNIFICANT, SignedRank, holm, pairwise, signed_rank
+from segcal.ranking.ranks import mean_case_rank, ranks, sum_rank
 from segcal.results import Contender, Results
 from segcal.types import UserError, check_choice
 
-__all__ = ["MAIN", "SIGNIFICANT", "Ranking", "bootstrap_means", "counted", "holm", "main_values", "mean_case_rank"]
-__all__ += ["pairwise", "rank_results", "ranks", "signed_rank_p", "stability", "sum_rank"]
+__all__ = ["MAIN", "SIGNIFICANT", "Ranking", "SignedRank", "bootstrap_means", "counted", "credited", "holm"]
+__all__ += ["main_values", "mean_case_rank", "pairwise", "rank_results", "ranks", "signed_rank", "stability", "sum_rank"]
 
 MAIN = ("dice", "asd", "ece", "cece")
 """The metrics that the paper ranks by."""
@@ -32,13 +32,13 @@ class Ranking:
     dataset: str
     calibrator: str
     contenders: tuple[Contender, ...]
-    values: Mapping[str, pd.DataFrame]  # per metric: cases x contenders, means over classes
+    values: Mapping[str, pd.DataFrame]  # per metric: cases x contenders, as they compare: `main_values`
     patients: pd.Series[str]  # the patient of each case
-    means: Mapping[str, pd.DataFrame]  # per metric: mean, low and high of each contender
+    means: Mapping[str, pd.DataFrame]  # per metric: mean, low and high of each contender, over the cases it has
     sum_rank: pd.DataFrame  # columns (data set, metric), sum, rank
     case_rank: pd.DataFrame  # columns of metrics, mean, rank
     stability: pd.DataFrame  # columns of metrics, overall
-    pairwise: Mapping[str, pd.DataFrame]  # per metric: a, b, difference, p, p_holm, n, note
+    pairwise: Mapping[str, pd.DataFrame]  # per metric: a, b, difference, p, p_holm, better, n, note
 
 
 def rank_results(results: Results, dataset: str, *, calibrator: str = "", n: int = 2000, seed: int = 0) -> Ranking:
@@ -47,6 +47,7 @@ def rank_results(results: Results, dataset: str, *, calibrator: str = "", n: int
     contenders = results.main(dataset)
     if len(contenders) < 2:
         raise UserError(f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another to rank them")
+    own = _own_values(results, dataset, calibrator)
     values = main_values(results, dataset, calibrator=calibrator)
     patients = results.patients(dataset).reindex(values["dice"].index)
     some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
@@ -58,7 +59,7 @@ def rank_results(results: Results, dataset: str, *, calibrator: str = "", n: int
         contenders,
         values,
         patients,
-        {metric: bootstrap_means(table, patients, n=n, seed=seed) for metric, table in values.items()},
+        {metric: bootstrap_means(table, patients, n=n, seed=seed) for metric, table in own.items()},
         sum_rank({(dataset, metric): counted(table, metric).mean() for metric, table in some.items()}),
         mean_case_rank(some),
         stability(some, patients, n=n, seed=seed),
@@ -67,7 +68,16 @@ def rank_results(results: Results, dataset: str, *, calibrator: str = "", n: int
 
 
 def main_values(results: Results, dataset: str, *, calibrator: str = "") -> dict[str, pd.DataFrame]:
-    """Per main metric the values of the main contenders on each case, means over classes; all must have them."""
+    """Per main metric the values of the main contenders on each case, means over classes; all must have them.
+
+    They are as they compare, which is `credited`: who rightly leaves out what another invents has a perfect value.
+    """
+    own = _own_values(results, dataset, calibrator)
+    missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)
+    return {metric: credited(values, metric, missed) for metric, values in own.items()}
+
+
+def _own_values(results: Results, dataset: str, calibrator: str) -> dict[str, pd.DataFrame]:
     contenders = results.main(dataset)
     results.require(contenders, calibrator=calibrator)
     kinds = {metric: results.overall_class(dataset, metric) for metric in MAIN}

@@ -10,7 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from segcal.metrics import METRICS
-from segcal.ranking.ranks import case_ranks, counted
+from segcal.ranking.no_value import counted
+from segcal.ranking.ranks import case_ranks
 from segcal.types import check_range
 
 Floats = NDArray[np.float64]

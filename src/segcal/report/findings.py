@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
 from segcal.metrics import METRICS
-from segcal.ranking import MAIN, SIGNIFICANT, Ranking, bootstrap_means, holm, pairwise, rank_results
+from segcal.ranking import MAIN, SIGNIFICANT, Ranking, bootstrap_means, credited, holm, pairwise, rank_results
 from segcal.results import Contender, Results
 
 
@@ -34,7 +34,8 @@ class Lead:
     means: Mapping[str, Mean]  # of each contender
     beaten: tuple[str, ...]  # those that the first is significantly better than
     unsure: tuple[str, ...]  # those that it is not
-    contrary: tuple[str, ...]  # those with a worse mean that are significantly better in most cases
+    contrary: tuple[str, ...]  # those with a worse mean that are significantly better by the test
+    uneven: tuple[str, ...]  # those of the beaten that are better in the median patient
     p_beaten: float  # the largest corrected p among the beaten; NaN if there are none
     p_unsure: float  # the smallest among the unsure
     stability: float  # how often it is first under the bootstrap; NaN if that cannot be said
@@ -54,6 +55,7 @@ class Change:
     before: float
     after: float
     p: float  # of the paired test, corrected for all changes that are looked at
+    falls: bool  # whether the test is in favour of the ECE after it
 
     @property
     def label(self) -> str:
@@ -63,12 +65,12 @@ class Change:
     @property
     def helps(self) -> bool:
         """Whether the ECE falls, more than by chance."""
-        return self.p < SIGNIFICANT and self.after < self.before
+        return self.p < SIGNIFICANT and self.falls and self.after < self.before
 
     @property
     def harms(self) -> bool:
         """Whether it rises, more than by chance."""
-        return self.p < SIGNIFICANT and self.after > self.before
+        return self.p < SIGNIFICANT and not self.falls and self.after > self.before
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Overall:
     sums: Mapping[str, float]  # of the ranks of the means
     case_ranks: Mapping[str, float]  # the mean rank per case
     stability: Mapping[str, float]  # how often first by that under the bootstrap; NaN if that cannot be said
-    hopeless: bool  # too few patients for any difference to be significant
+    hopeless: tuple[str, ...]  # metrics of which too few patients have a value for any difference to be significant
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +118,8 @@ class Findings:
     leads: Mapping[str, Lead]  # per metric that anyone has a value of
     unbeaten: Mapping[str, tuple[str, ...]]  # per metric: those that no other is significantly better than
     failed: Mapping[str, str]  # cells of a study that are left out, and why
-    without: Mapping[tuple[str, str], int]  # per metric and contender: cases where it has no value and another has
+    without: Mapping[tuple[str, str], int]  # per metric and contender: cases where it lacks a value that another has
+    empty: tuple[str, ...]  # metrics whose order counts an object that is rightly left out and that another invents
 
 
 def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
@@ -127,6 +130,7 @@ def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
     patients = results.patients(dataset).reindex(tables["dice"].index)
     means = {m: means_of(ranking.means[m] if ranking else bootstrap_means(tables[m], patients, n=n)) for m in MAIN}
     infos = [r["settings"] for r in results.runs.values() if r["data"]["name"] == dataset]
+    fair = {m: credited(tables[m], m, tables["missed"]) for m in MAIN}
     leads = {m: found for m in MAIN if ranking is not None and (found := lead(ranking, m)) is not None}
     return Findings(
         dataset,
@@ -145,12 +149,13 @@ def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
         leads,
         {m: unbeaten(ranking, m) for m in leads} if ranking else {},
         results.failed,
-        {(m, key): n for m in MAIN if m != "asd" for key, n in _without(tables[m]).items() if n},
+        {(m, key): n for m in MAIN if m != "asd" for key, n in _without(fair[m]).items() if n},
+        tuple(m for m in MAIN if (fair[m].notna() & tables[m].isna()).any(axis=None)),
     )
 
 
 def _without(table: pd.DataFrame) -> dict[str, int]:
-    known = table[table.notna().any(axis=1)]
+    known = table.dropna(how="all")
     return {str(key): int(n) for key, n in known.isna().sum().items()}
 
 
@@ -168,23 +173,23 @@ def _plain(column: Any) -> dict[str, float]:
 
 
 def _overall(ranking: Ranking) -> Overall:
-    hopeless = any((table["note"] != "").any() for table in ranking.pairwise.values())
+    hopeless = tuple(metric for metric, table in ranking.pairwise.items() if table["note"].ne("").all())
     sums, cases = _plain(ranking.sum_rank["sum"]), _plain(ranking.case_rank["mean"])
-    return Overall(sums, cases, _plain(ranking.stability["overall"]), bool(hopeless))
+    return Overall(sums, cases, _plain(ranking.stability["overall"]), hopeless)
 
 
 def lead(ranking: Ranking, metric: str) -> Lead | None:
     """Who leads on a metric; `None` if nobody has a value."""
-    column = (ranking.dataset, metric)
-    if column not in ranking.sum_rank.columns:
+    column, means = (ranking.dataset, metric), means_of(ranking.means[metric])
+    if all(math.isnan(mean.value) for mean in means.values()):
         return None
-    ranks, means = _plain(ranking.sum_rank[column]), means_of(ranking.means[metric])
+    ranks = _plain(ranking.sum_rank[column])
     order = tuple(key for key in sorted(ranks, key=ranks.__getitem__) if not math.isnan(means[key].value))
     first = order[0]
     against = {key: _against(ranking, metric, first, key) for key in ranks if key != first}
-    sure = {key: better for key, (better, p) in against.items() if p < SIGNIFICANT}
-    beaten = tuple(key for key, better in sure.items() if better > 0)
-    unsure = tuple(key for key in against if key not in sure)
+    beaten = tuple(key for key, duel in against.items() if duel.won)
+    contrary = tuple(key for key, duel in against.items() if duel.lost)
+    unsure = tuple(key for key in against if key not in beaten + contrary)
     return Lead(
         metric,
         order,
@@ -192,27 +197,42 @@ def lead(ranking: Ranking, metric: str) -> Lead | None:
         means,
         beaten,
         unsure,
-        tuple(key for key, better in sure.items() if better < 0),
-        max((against[key][1] for key in beaten), default=math.nan),
-        min((against[key][1] for key in unsure), default=math.nan),
+        contrary,
+        tuple(key for key in beaten if against[key].median < 0),
+        max((against[key].p for key in beaten), default=math.nan),
+        min((against[key].p for key in unsure), default=math.nan),
         _plain(ranking.stability[metric])[first],
     )
 
 
-def _against(ranking: Ranking, metric: str, a: str, b: str) -> tuple[float, float]:
-    """By how much `a` is better than `b` in the median case (negative: worse), and the corrected p."""
+class _Duel(NamedTuple):
+    """One contender against another."""
+
+    better: int  # by the test: 1 if it is, -1 if the other is
+    p: float  # corrected
+    median: float  # by how much it is better in the median patient; negative: worse
+
+    @property
+    def won(self) -> bool:
+        return self.p < SIGNIFICANT and self.better > 0
+
+    @property
+    def lost(self) -> bool:
+        return self.p < SIGNIFICANT and self.better < 0
+
+
+def _against(ranking: Ranking, metric: str, a: str, b: str) -> _Duel:
     table = ranking.pairwise[metric]
     row = table[((table["a"] == a) & (table["b"] == b)) | ((table["a"] == b) & (table["b"] == a))].iloc[0]
     apart = float(row["difference"]) * (1 if row["a"] == a else -1)
-    return apart if METRICS[metric].better == "higher" else -apart, float(row["p_holm"])
+    better = {a: 1, b: -1}.get(row["better"], 0)
+    return _Duel(better, float(row["p_holm"]), apart if METRICS[metric].better == "higher" else -apart)
 
 
 def unbeaten(ranking: Ranking, metric: str) -> tuple[str, ...]:
     """The contenders that no other is significantly better than."""
     keys = [c.key for c in ranking.contenders]
-    pairs = {(a, b): _against(ranking, metric, a, b) for a in keys for b in keys if a != b}
-    worse = {b for (_, b), (better, p) in pairs.items() if p < SIGNIFICANT and better > 0}
-    return tuple(key for key in keys if key not in worse)
+    return tuple(a for a in keys if not any(_against(ranking, metric, a, b).lost for b in keys if b != a))
 
 
 def changes(results: Results, dataset: str, contenders: Sequence[Contender]) -> tuple[Change, ...]:
@@ -224,11 +244,11 @@ def changes(results: Results, dataset: str, contenders: Sequence[Contender]) -> 
         for c in contenders:
             if c.key in after.columns:
                 pair = pd.DataFrame({"before": before[c.key], "after": after[c.key]})
-                p = float(pairwise(pair, "ece", patients)["p"].iloc[0])
-                found.append(Change(c.key, key, float(pair["before"].mean()), float(pair["after"].mean()), p))
+                test = pairwise(pair, "ece", patients).iloc[0]
+                means, falls = pair.mean(), test["better"] == "after"
+                found.append(Change(c.key, key, float(means["before"]), float(means["after"]), float(test["p"]), falls))
     corrected = holm(np.array([c.p for c in found], dtype=np.float64))
-    pairs = zip(found, corrected, strict=True)
-    return tuple(Change(c.contender, c.calibrator, c.before, c.after, float(p)) for c, p in pairs)
+    return tuple(replace(change, p=float(p)) for change, p in zip(found, corrected, strict=True))
 
 
 def gaps(results: Results, dataset: str, contenders: Sequence[Contender]) -> tuple[Gap, ...]:

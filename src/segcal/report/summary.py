@@ -92,6 +92,8 @@ def _how_sure(found: Findings, own: Lead) -> str:
     n = len(found.names) - 1
     if found.n_patients < 2:
         return "which one patient cannot make sure of"
+    if own.contrary:
+        return f"though by the paired test {_whom(found, own.contrary, n)} {_is(own.contrary)} significantly better"
     if len(own.beaten) == n:
         return f"significantly better than {_all_others(n)}"
     if not own.beaten:
@@ -114,15 +116,20 @@ def on_metric(found: Findings, own: Lead) -> str:
     sentences = [text]
     if METRICS[own.metric].of == "surfaces" and any(found.missed.values()):
         sentences.append("The means are over cases without a missed object; the order counts one as the worst distance")
+    if own.metric in found.empty:
+        sentences.append("The order counts an object that is rightly left out as perfect where another invents it")
     if own.beaten:
         most = " at most" if len(own.beaten) > 1 else ""
         sentences.append(f"The lead over {_whom(found, own.beaten, n)} is significant ({p_text(own.p_beaten)}{most})")
+    if own.uneven:
+        whom = _whom(found, own.uneven, n)
+        sentences.append(f"It has larger differences on its side, not more: in the median patient it is worse than {whom}")
     if own.unsure and found.n_patients > 1:
         least = " at least" if len(own.unsure) > 1 else ""
         sentences.append(f"The lead over {_whom(found, own.unsure, n)} is not significant ({p_text(own.p_unsure)}{least})")
     if own.contrary:
         whom = _whom(found, own.contrary, n)
-        sentences.append(f"Its mean is better than that of {whom}, yet in most cases it is significantly worse")
+        sentences.append(f"Its mean is better than that of {whom}, yet by the paired test it is significantly worse")
     if not math.isnan(own.stability):
         sentences.append(f"It is first in {share(own.stability)} of bootstrap samples")
     return ". ".join(sentences) + "."
@@ -130,6 +137,10 @@ def on_metric(found: Findings, own: Lead) -> str:
 
 def _whom(found: Findings, keys: Sequence[str], n: int) -> str:
     return f"all {n} others" if len(keys) == n > 2 else listed(found.names[k] for k in keys)
+
+
+def _is(keys: Sequence[str]) -> str:
+    return "is" if len(keys) == 1 else "are"
 
 
 def _overall(found: Findings, ranks: Overall) -> str:
@@ -192,7 +203,7 @@ def _calibrated(found: Findings, key: str) -> str:
 def _changed(found: Findings, own: Sequence[Change], does: str) -> str:
     if not own:
         return ""
-    sure = [found.names[c.contender] for c in own if c.p < 0.05]
+    sure = [found.names[c.contender] for c in own if c.helps or c.harms]
     how = "significantly" if len(sure) == len(own) else f"significantly for {listed(sure)}" if sure else "not significantly"
     numbers = listed(f"{found.names[c.contender]} ({change_text(c.before, c.after)})" for c in own)
     return f"{own[0].label} {does} the {ECE} of {numbers}, {how}."
@@ -223,7 +234,11 @@ def _weak(found: Findings) -> list[str]:
     if found.n_patients < 2:
         what = "test case" if found.n_cases == 1 else "patient"
         return [f"There is one {what} only: no interval, test or stability can be computed, and the order means little."]
-    if found.overall is not None and found.overall.hopeless:
+    thin = found.overall.hopeless if found.overall is not None else ()
+    if thin and not set(found.leads) <= set(thin):
+        labels = listed(METRICS[m].label for m in thin)
+        return [f"Too few patients have a value of {labels} for any difference there to be significant."]
+    if thin:
         pairs = number_of(len(found.names) * (len(found.names) - 1) // 2, "pair")
         return [f"With {found.n_patients} patients and {pairs} of methods no difference could be significant."]
     return []

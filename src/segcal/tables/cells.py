@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -12,14 +12,14 @@ import pandas as pd
 from segcal.calibrators import CALIBRATORS
 from segcal.metrics import METRICS
 from segcal.published import published, published_datasets
-from segcal.ranking import MAIN, bootstrap_means, ranks
+from segcal.ranking import MAIN, bootstrap_means, counted, credited, ranks
 from segcal.results import MAIN_NETWORK, Contender, Results
 from segcal.tables.records import Cell, Row
 
 DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
 N_SAMPLES, LEVEL = 2000, 0.95
 MOST_NAMES = 4  # cells of a study that a note names one by one
-MISSED, WITHOUT, NOT_SCORED = "missed", "without", "not scored"  # what the note of a cell says
+MISSED, EMPTY, WITHOUT, NOT_SCORED = "missed", "empty", "without", "not scored"  # what the note of a cell says
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,16 @@ def _cells(results: Results, contenders: Sequence[Contender], column: Column, wi
     values = values[keys]
     means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
     cells = {key: _cell(row, int(values[key].count())) for key, row in zip(keys, means.to_numpy().tolist(), strict=True)}
-    missed = pd.DataFrame(False, values.index, keys)
-    if METRICS[column.metric].of == "surfaces":
-        missed = results.per_case(dataset, "missed", column.kind, **column.condition)[keys].reindex(values.index) > 0
-    there = (values.notna() | missed).any(axis=1)  # where nobody has a value there is nothing to have one of
+    missed = None
+    if METRICS[column.metric].of != "bins":
+        missed = results.per_case(dataset, "missed", column.kind, **column.condition).reindex_like(values)
+    told = _no_value(values, column.metric, missed)
+    there = (values.notna() | told[MISSED]).any(axis=1)  # where nobody has a value there is nothing to have one of
     for key in keys:
-        n_missed, n_without = int(missed[key].sum()), int((there & values[key].isna() & ~missed[key]).sum())
-        told = (f"{n} {word}" for n, word in ((n_missed, MISSED), (n_without, WITHOUT)) if n)
-        cells[key] = replace(cells[key], note=", ".join(told), of=int(there.sum()))
-    for key, mark in marks(values, column.metric).items():
+        counts = {word: int(which[key].sum()) for word, which in told.items()}
+        note = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+        cells[key] = replace(cells[key], note=note, of=int(there.sum()))
+    for key, mark in marks(values, column.metric, missed).items():
         cells[key] = replace(cells[key], best=mark == 1, second=mark == 2)
     for c in contenders:
         cells.setdefault(c.key, Cell(note=NOT_SCORED))
@@ -98,13 +99,21 @@ def _cell(row: Sequence[float], n: int) -> Cell:
     return Cell(value, low, high, n)
 
 
-def marks(values: pd.DataFrame, metric: str) -> dict[str, int]:
+def _no_value(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+    """Where each contender has no value that another has or should have, by the word that tells why."""
+    nothing = pd.DataFrame(False, values.index, values.columns)
+    lost = missed > 0 if missed is not None and METRICS[metric].of == "surfaces" else nothing
+    fair = credited(values, metric, missed)
+    without = fair.isna() & ~lost & values.notna().any(axis=1).to_numpy()[:, None]
+    return {MISSED: lost, EMPTY: values.isna() & fair.notna(), WITHOUT: without}
+
+
+def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> dict[str, int]:
     """1 for the contenders with the best mean and 2 for the second best; none if all are alike, no second of two.
 
-    Who has no value where others have one, such as the distance of an object that was missed, has the worst value that
-    anyone had, for the marks.
+    What no value counts as is told in `segcal.ranking.no_value`.
     """
-    means = _worst_filled(values, metric).mean()
+    means = counted(credited(values, metric, missed), metric).mean()
     found = ranks(means.to_frame().T, metric)
     if not len(found) or found.iloc[0].nunique() < 2:
         return {}
@@ -112,14 +121,6 @@ def marks(values: pd.DataFrame, metric: str) -> dict[str, int]:
     return {
         str(key): places.index(rank) + 1 for key, rank in found.iloc[0].items() if rank in places and values[key].count()
     }
-
-
-def _worst_filled(values: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Stricter than an order of ranks: no value is never taken for a success, not even where others have a Dice of 0."""
-    known = values.dropna(how="all")
-    flat = [x for x in known.to_numpy().ravel().tolist() if not math.isnan(x)]
-    badness: dict[str, Callable[[float], float]] = {"higher": lambda x: -x, "lower": lambda x: x, "zero": abs}
-    return known.fillna(max(flat, key=badness[METRICS[metric].better])) if flat else known
 
 
 def paper_value(contender: Contender, column: Column) -> float | None:
@@ -150,6 +151,11 @@ def notes_on(
         lines.append(
             "Missed: the number of cases in which an object was missed or invented, so that it has no distance. The mean is "
             "over the other cases."
+        )
+    if any(EMPTY in cell.note for cell in cells):
+        lines.append(
+            "Empty: the number of cases in which the object is not there and rightly left out, while another invents it. "
+            "The mean is over the other cases."
         )
     lacking = dict.fromkeys(row.label for row in rows for cell in row.cells if WITHOUT in cell.note)
     if lacking:
@@ -206,14 +212,13 @@ def _marked(contenders: Sequence[Contender], cells: Sequence[Cell]) -> list[str]
         return [f"{contenders[0].label} is the only contender: no marks and no ranks."]
     if not any(cell.best for cell in cells):
         return []
-    missed, without = (any(word in cell.note for cell in cells) for word in (MISSED, WITHOUT))
-    plain = not (missed or without)
-    mean = " mean" if plain else ""
+    missed, empty, without = (any(word in cell.note for cell in cells) for word in (MISSED, EMPTY, WITHOUT))
+    mean = "" if missed or empty or without else " mean"
     line = f"Bold is the best{mean}, underlined the second" if any(c.second for c in cells) else f"Bold is the better{mean}"
-    if not plain:
-        what = " or ".join(["a missed case"] * missed + ["a case without a value"] * without)
-        line += f", counting {what} as the worst {'value' if without else 'distance'} anyone had"
-    return [f"{line}."]
+    what = " or ".join(["a missed case"] * missed + ["a case without a value"] * without)
+    rules = [f"{what} as the worst {'value' if without else 'distance'} anyone had"] if what else []
+    rules += ["an empty case as perfect"] if empty else []
+    return [f"{line}, counting {' and '.join(rules)}." if rules else f"{line}."]
 
 
 def _cases(results: Results, dataset: str) -> list[str]:

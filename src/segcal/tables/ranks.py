@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -80,7 +81,8 @@ def _marked(
 
 def _notes(found: Sequence[Ranking]) -> list[str]:
     lines = [
-        "Rank of the mean over cases, and the sum of these ranks; a missed case counts as the worst value that anyone had.",
+        "Rank of the mean over cases, and the sum of these ranks; a missed case counts as the worst value that anyone had, "
+        "one in which an object is rightly left out that another invents as perfect.",
         "Mean case rank: contenders are ranked in every case and metric; mean over metrics, then over cases.",
     ]
     if len(found) > 1:
@@ -113,16 +115,39 @@ def tests(results: Results, dataset: str, calibrator: str, with_published: bool)
         for m in metrics:
             line = one.pairwise[m].iloc[i]
             difference, p, n = float(line["difference"]), float(line["p_holm"]), int(line["n"])
-            cells += [Cell(None if np.isnan(difference) else difference, n=n), Cell(p, n=n, best=p < SIGNIFICANT)]
+            note = "" if p >= SIGNIFICANT or _shows(line, m) else f"{labels[line['better']]} better"
+            cells += [Cell(difference if np.isfinite(difference) else None, n=n)]
+            cells += [Cell(p, n=n, best=p < SIGNIFICANT, note=note)]
         rows.append(Row(f"{labels[a]} − {labels[b]}", tuple(cells), f"{a} - {b}"))
     correction = f", with Holm's correction over the {len(rows)} pairs of a metric" if len(rows) > 1 else ""
     notes = [
-        f"The median difference over {one.patients.nunique()} patients; p of paired Wilcoxon signed-rank "
+        f"The median difference over {_n_patients(one)}; p of paired Wilcoxon signed-rank "
         f"tests{correction}. Bold: below {SIGNIFICANT}."
     ]
+    if any(cell.value is None for row in rows for cell in row.cells):
+        notes.append("A dash: the median falls on patients in whom one of the two missed an object, or has no value.")
+    if any(cell.note for row in rows for cell in row.cells):
+        notes.append(
+            "Better: by the test, where the median difference does not show it; the test ranks all differences by size, a "
+            "missed case as the largest."
+        )
     hopeless = [METRICS[m].label for m in metrics if one.pairwise[m]["note"].ne("").all()]
     if hopeless:
         notes.append(f"{', '.join(hopeless)}: too few patients for any difference to be significant.")
     title = calibrated("Tests between contenders", calibrator)
     digits = (4, -2) * len(metrics)
     return Table("tests", f"{title}: {dataset}", tuple(columns), tuple(rows), tuple(notes), digits, dataset, "pair")
+
+
+def _shows(line: pd.Series[Any], metric: str) -> bool:
+    """Whether the sign of the median difference a − b tells who is better by the test."""
+    gain = float(line["difference"]) * (1 if METRICS[metric].better == "higher" else -1)
+    return bool(np.isfinite(gain) and line["better"] == {1: line["a"], -1: line["b"]}.get(np.sign(gain)))
+
+
+def _n_patients(one: Ranking) -> str:
+    """How many patients the tests of each metric are over: those of whom anyone has a value."""
+    counts = {METRICS[m].label: int(table["n"].iloc[0]) for m, table in one.pairwise.items()}
+    if len(set(counts.values())) == 1:
+        return f"{max(counts.values())} patients"
+    return f"the patients of whom anyone has a value ({', '.join(f'{label} {n}' for label, n in counts.items())})"

@@ -21,7 +21,7 @@ class Cell:
     best: bool = False  # in its column and block
     second: bool = False
     published: float | None = None  # what the paper has here
-    note: str = ""  # "2 missed", "6 without"
+    note: str = ""  # "2 missed", "6 without", "CE better"
     of: int = 0  # in how many cases anyone compared has a value or missed the object
 
 

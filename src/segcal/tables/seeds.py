@@ -23,7 +23,7 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
     results.require(contenders, calibrator=calibrator)
     columns = main_columns(results, dataset, calibrator)
     keys = [c.key for c in contenders]
-    if not _same_seeds(results.rows(calibrator=calibrator), keys):
+    if not _same_seeds(_rows(results, dataset, calibrator), keys):
         return None
     means = [means_by_seed(results, dataset, m, calibrator=calibrator).reindex(columns=keys) for m in MAIN]
     rows = [
@@ -48,6 +48,11 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
     return Table("seeds", title, headers, tuple(rows), tuple(notes), digits, dataset)
 
 
+def _rows(results: Results, dataset: str, calibrator: str) -> pd.DataFrame:
+    rows = results.rows(calibrator=calibrator)
+    return rows[rows["dataset"] == dataset]  # contenders have the same keys on every data set
+
+
 def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
     """Whether all contenders have the same two seeds or more, each of them on the same cases (folds differ in theirs)."""
     rows = rows[rows["contender"].isin(keys)]
@@ -58,8 +63,7 @@ def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
 
 def means_by_seed(results: Results, dataset: str, metric: str, *, calibrator: str = "") -> pd.DataFrame:
     """Means over test cases: a row per seed, a column per contender; folds together. NaN where none has a value."""
-    rows = results.rows(calibrator=calibrator)
-    rows = rows[rows["dataset"] == dataset]
+    rows = _rows(results, dataset, calibrator)
     seeds_run = sorted(rows["seed"].unique())
     rows = rows[rows["class"] == results.overall_class(dataset, metric)]
     values = rows[rows["metric"] == metric].set_index(["run", "case"])
