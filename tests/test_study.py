@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from synthetic_runs import write_run
 from typer.testing import CliRunner
 
@@ -28,7 +30,8 @@ from segcal.losses import LOSSES
 from segcal.posthoc import calibrate
 from segcal.results import read_results
 from segcal.store import alone, read_json, read_run
-from segcal.study.engines import Local
+from segcal.study import engines
+from segcal.study.engines import Local, start_engine
 from segcal.study.estimate import estimate
 from segcal.study.jobs import After, Job
 from segcal.study.plan import built_in_plans, read_plan
@@ -195,7 +198,8 @@ def test_a_run_file_is_a_plan(cases, tmp_path):
     plan = read_plan(path)
     assert names(plan) == ["mbls-margin5-unet-s1"]
     assert (plan.cpus, plan.gpus) == (3, 0.5)
-    assert (read_plan(path, cpus=2).cpus, read_plan(path, gpus=1).gpus) == (2, 1)
+    assert (read_plan(path, cpus=2).cpus, read_plan(path, gpus=1).gpus, read_plan(path, gpus=0).gpus) == (2, 1, 0)
+    assert read_plan("smoke", data=str(cases.root)).gpus is None
 
 
 def test_the_same_cell_in_two_sections_is_one(cases, tmp_path):
@@ -583,6 +587,14 @@ def test_a_killed_process_is_a_failed_cell_and_no_hang(cases, tmp_path):
     assert outcome.error.startswith("its process was killed, as the system does when memory runs out; run fewer cells")
 
 
+def test_the_hint_for_lack_of_memory_names_what_takes_it():
+    hints = {
+        kind: engines._how_it_ended(-signal.SIGKILL, Job(kind, "", Path(), {}, After(), 1)) for kind in ("train", "finish")
+    }
+    assert all(hint.endswith(", then --retry") and "run fewer cells at a time" in hint for hint in hints.values())
+    assert {kind: "training.batch" in hint for kind, hint in hints.items()} == {"train": True, "finish": False}
+
+
 def test_a_cell_waits_for_another_process_at_the_same_run(cases, tmp_path):
     """As when a node was given up whose process lives on for a while."""
     lock = alone(tmp_path / "run")
@@ -604,6 +616,98 @@ def test_a_missing_ray_is_named(cases, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"Ray is not installed; pip install 'segcal\[cluster\]'"):
         run_study(read_plan("smoke", data=str(cases.root)), tmp_path / "out", ray="auto")
+
+
+# GPUs -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Pretend that CUDA shows so many GPUs, called as CUDA_VISIBLE_DEVICES says."""
+
+    def pretend(n, visible=None):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: n > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: n)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return pretend
+
+
+def places(monkeypatch, **needs):
+    """What each slot's process is told of GPUs."""
+    engine, told = start_engine(**needs), []
+    pipe = SimpleNamespace(close=int)
+    context = SimpleNamespace(
+        Pipe=lambda duplex: (pipe, pipe), Process=lambda target, args: told.append(args[1]) or SimpleNamespace(start=int)
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(engines.multiprocessing, "get_context", lambda name: context)
+        for slot in range(engine.slots):
+            engine._start(None, slot)
+    return told
+
+
+def test_cells_get_the_gpus_that_the_study_was_given(gpus, monkeypatch):
+    gpus(2, "2,3")
+    assert places(monkeypatch, gpus=1) == ["2", "3"]
+    assert places(monkeypatch, gpus=1, workers=1) == ["2"]
+    assert places(monkeypatch, gpus=2) == ["2,3"]
+    gpus(2, "GPU-8f3a, MIG-77, GPU-unknown")  # CUDA stops at the first that it does not know
+    assert places(monkeypatch, gpus=1) == ["GPU-8f3a", "MIG-77"]
+    gpus(3)
+    assert places(monkeypatch, gpus=2) == ["0,1"]
+    for share, most in ((0.5, 2), (1 / 3, 3), (0.3, 3), (0.1, 10)):
+        told = places(monkeypatch, gpus=share)
+        assert {name: told.count(name) for name in told} == {"0": most, "1": most, "2": most}
+    assert len(set(places(monkeypatch, gpus=0.5, workers=3))) == 3  # spread out before they share
+
+
+def test_more_cells_than_gpus_are_refused(gpus):
+    gpus(2)
+    with pytest.raises(
+        UserError, match=r"4 cells at a time with 1 GPU each need more than CUDA finds here \(2\); lower --work"
+    ):
+        start_engine(workers=4, gpus=1)
+    with pytest.raises(UserError, match=r"1 cell at a time with 3 GPU each need more than CUDA finds here \(2\)"):
+        start_engine(gpus=3)
+    gpus(0)
+    with pytest.raises(UserError, match=r"2 cells at a time with 0.5 GPU each need more than CUDA finds here \(0\)"):
+        start_engine(workers=2, gpus=0.5)
+    gpus(0, "")
+    with pytest.raises(UserError, match="need more than CUDA finds here"):
+        start_engine(gpus=1)
+
+
+def test_a_cell_has_a_gpu_of_its_own_unless_told_otherwise(gpus, cases, monkeypatch):
+    """One process per core, all of them on the first GPU, would be the worst of both."""
+    plain = read_plan("smoke", data=str(cases.root))
+    on_cpu = read_plan("smoke", data=str(cases.root), overrides=["machine.accelerator=cpu"])
+    none = read_plan("smoke", data=str(cases.root), overrides=["machine.gpus=0"])
+    monkeypatch.setattr(engines, "_cores", lambda: 6)
+    gpus(2)
+    assert places(monkeypatch, **plain.needs) == ["0", "1"]
+    assert places(monkeypatch, **plain.needs, workers=1) == ["0"]
+    assert places(monkeypatch, **plain.needs, workers=4) == ["0", "1", "0", "1"]  # as asked; they share
+    assert places(monkeypatch, **on_cpu.needs) == places(monkeypatch, **none.needs) == [""] * 6  # kept from scoring, too
+    gpus(0)
+    assert places(monkeypatch, **plain.needs) == [None] * 6
+    assert places(monkeypatch, **plain.needs | {"cpus": 4}) == [None]
+
+
+def test_a_process_sees_what_it_is_told():
+    code = """
+import os
+from types import SimpleNamespace
+from segcal.study import engines
+engines.import_module = lambda name: SimpleNamespace(work=lambda job: os.environ.get("CUDA_VISIBLE_DEVICES"))
+for devices in (None, "GPU-3", ""):
+    engines._child(None, devices, SimpleNamespace(send=lambda seen: print(f"[{seen}]"), close=int))
+"""
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "7"}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["[7]", "[GPU-3]", "[]"]
 
 
 # Estimates ------------------------------------------------------------------------------------------------------------

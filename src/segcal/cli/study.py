@@ -15,6 +15,7 @@ from rich.table import Table
 from segcal.cli.app import AsJson, app, show
 from segcal.study.watch import State, Watch
 
+GPUS = "GPUs of a cell, or a share of one, or 0; by default one where there are any, on a cluster none."
 SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # what a full table shows first
 
 
@@ -30,7 +31,7 @@ def study(
     workers: Annotated[int | None, typer.Option(help="Processes here; by default as many as cores or GPUs allow.")] = None,
     ray: Annotated[str, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = "",
     cpus: Annotated[int | None, typer.Option("--cpus-per-cell", help="Threads of a cell; 1 unless the plan says.")] = None,
-    gpus: Annotated[float | None, typer.Option("--gpus-per-cell", help="GPUs of a cell, or a share of one.")] = None,
+    gpus: Annotated[float | None, typer.Option("--gpus-per-cell", help=GPUS)] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try cells again that failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and how long they will take.")] = False,
     as_json: AsJson = False,

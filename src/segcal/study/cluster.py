@@ -112,7 +112,8 @@ def _check_reachable(address: str) -> None:
 
 def _task(job: Job) -> Outcome:
     """What a node's worker does; it stays for the next task, with the server that processes are forked from."""
-    with closing(Local(1, devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""))) as here:
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")  # by Ray, for this task; the server may have been started for another
+    with closing(Local(1, devices=None if given is None else [given])) as here:
         outcomes = [outcome for _, outcome in here.run([job], lambda names: None)]
     if outcomes[0].lost:
         raise LostError(outcomes[0].error)

@@ -93,11 +93,12 @@ class Local:
     They are forked from a server that has imported everything and done nothing: a job starts in a tenth of a second.
     """
 
-    def __init__(self, slots: int, *, gpus: float = 0.0, devices: str = "") -> None:
+    def __init__(self, slots: int, *, devices: Sequence[str] | None = None) -> None:
+        """`devices` are the GPUs of each slot, as CUDA_VISIBLE_DEVICES names them; without, what this process has."""
         if slots < 1:
             raise UserError(f"a study needs at least 1 worker; got {slots}")
         warm_up()
-        self.slots, self.gpus, self.devices = slots, gpus, devices
+        self.slots, self.devices = slots, devices
         self._running: dict[int, _Running] = {}
 
     def run(self, jobs: Sequence[Job], tick: Tick) -> Generator[tuple[Job, Outcome], None, None]:
@@ -130,7 +131,7 @@ class Local:
     def _start(self, job: Job, slot: int) -> _Running:
         context = multiprocessing.get_context("forkserver")
         receiver, sender = context.Pipe(duplex=False)
-        devices = self.devices or _devices(slot, self.gpus)
+        devices = None if self.devices is None else self.devices[slot]
         process = context.Process(target=_child, args=(job, devices, sender))
         with _without_main():
             process.start()
@@ -149,20 +150,11 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _devices(slot: int, gpus: float) -> str:
-    """The GPUs of a slot: its own whole ones, or a share of one.
-
-    >>> [_devices(slot, 2) for slot in (0, 1)], [_devices(slot, 0.5) for slot in (0, 1, 2)]
-    (['0,1', '2,3'], ['0', '0', '1'])
-    """
-    return ",".join(str(i) for i in range(math.floor(slot * gpus), math.ceil((slot + 1) * gpus))) if gpus else ""
-
-
-def _child(job: Job, devices: str, sender: Connection) -> None:
+def _child(job: Job, devices: str | None, sender: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what becomes of us
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(END_BY_SIGNAL))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if devices:
+    if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     sender.send(import_module("segcal.study.work").work(job))
     sender.close()
@@ -196,26 +188,61 @@ def _end(process: Any) -> None:
 
 def _how_it_ended(code: int, job: Job) -> str:
     if code == -signal.SIGKILL:
-        hint = "run fewer cells at a time or lower training.batch, then --retry"
-        return f"its process was killed, as the system does when memory runs out; {hint}"
+        less = "run fewer cells at a time" if job.kind == "finish" else "run fewer cells at a time or lower training.batch"
+        return f"its process was killed, as the system does when memory runs out; {less}, then --retry"
     if code in (END_BY_SIGNAL, -signal.SIGTERM):
         return "its process was asked to end; --retry goes on with it"
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return f"its process {how}; {job.log} says more"
 
 
-def start_engine(*, workers: int | None = None, ray: str = "", cpus: int = 1, gpus: float = 0.0) -> Engine:
-    """Processes here, by default as many as the cores (or GPUs) allow; or a Ray cluster, if its address is given."""
+def start_engine(
+    *, workers: int | None = None, ray: str = "", cpus: int = 1, gpus: float | None = None, accelerator: str = "auto"
+) -> Engine:
+    """Processes here, by default as many as the cores or GPUs allow; or a Ray cluster, if its address is given.
+
+    `gpus` is what a cell has of GPUs; 0 for none. By default one here, if there are any and the `accelerator` is not `cpu`
+    (or an equal share, if `workers` asks for more cells than there are GPUs), and none on a cluster.
+    """
     if ray:
         if workers is not None:
             raise UserError("--workers is for this machine; on a Ray cluster the cells' needs decide (--cpus-per-cell)")
-        cluster: Engine = import_module("segcal.study.cluster").Ray(ray, cpus, gpus)
+        cluster: Engine = import_module("segcal.study.cluster").Ray(ray, cpus, gpus or 0.0)
         return cluster
-    return Local(_default_slots(cpus, gpus) if workers is None else workers, gpus=gpus)
+    names, wanted = gpu_names(), max(1, workers or 1)
+    if gpus is None:
+        gpus = 0.0 if not names or accelerator == "cpu" else 1 / math.ceil(wanted / len(names))
+    if not gpus:
+        slots = max(1, _cores() // cpus) if workers is None else workers
+        return Local(slots, devices=[""] * slots if names else None)
+    places = _places(names, gpus)
+    if len(places) < wanted:
+        need = f"{wanted} cell{'s' if wanted > 1 else ''} at a time with {gpus:g} GPU each"
+        raise UserError(
+            f"{need} need more than CUDA finds here ({len(names)}); lower --workers, or --gpus-per-cell (0: none)"
+        )
+    return Local(len(places) if workers is None else workers, devices=places)
 
 
-def _default_slots(cpus: int, gpus: float) -> int:
-    if gpus:
-        return max(1, int(import_module("torch").cuda.device_count() / gpus))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // cpus)
+def gpu_names() -> list[str]:
+    """The GPUs that this process was given, by the numbers or UUIDs that CUDA_VISIBLE_DEVICES calls them."""
+    cuda = import_module("torch").cuda
+    n = cuda.device_count() if cuda.is_available() else 0
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(i) for i in range(n)] if given is None else [name.strip() for name in given.split(",")][:n]
+
+
+def _places(names: Sequence[str], gpus: float) -> list[str]:
+    """For every cell that fits, the GPUs that it has: whole ones of its own, or one that it shares.
+
+    >>> _places(["2", "3", "5", "7"], 2), _places(["2", "3"], 0.5)
+    (['2,3', '5,7'], ['2', '3', '2', '3'])
+    """
+    if gpus < 1:
+        return [*names] * int(1 / gpus + 1e-9)  # 1 / (1 / 93) is a little less than 93
+    each = math.ceil(gpus)
+    return [",".join(names[i : i + each]) for i in range(0, len(names) - each + 1, each)]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

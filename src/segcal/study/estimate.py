@@ -29,7 +29,7 @@ def estimate(
     kinds = {cell.contender: cell for cell in reversed(cells)}
     jobs = _probes(list(kinds.values()), plan)
     probed: dict[str, dict[str, float]] = {}
-    with closing(start_engine(workers=workers, ray=ray, cpus=plan.cpus, gpus=plan.gpus)) as engine:
+    with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
         for job, outcome in engine.run(jobs, lambda names: None):
             if outcome.error:
                 raise UserError(f"the probe of {job.name} failed: {outcome.error}")

@@ -39,7 +39,12 @@ class Plan:
     cells: tuple[Cell, ...]
     varying: frozenset[str]  # what cells are called by, beside loss and network
     cpus: int = 1  # threads of a cell: a result must not depend on how many cells run side by side
-    gpus: float = 0.0
+    gpus: float | None = None  # None: where there are any, one
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """What an engine must know of a cell; the accelerator is the same for all."""
+        return {"cpus": self.cpus, "gpus": self.gpus, "accelerator": self.cells[0].settings.machine.accelerator}
 
     def section(self, name: str) -> tuple[Cell, ...]:
         """The cells of a section."""
@@ -81,17 +86,16 @@ def read_plan(
         _table(raw, key, "the plan")
     machine = dict(raw.get("machine", {}))
     _check_keys(machine, (*Machine.model_fields, "cpus", "gpus"), "[machine]")
-    needs = {
-        key: _amount(key, machine.pop(key, least), given, least)
-        for key, given, least in (("cpus", cpus, 1), ("gpus", gpus, 0))
-    }
+    threads = _amount("cpus", machine.pop("cpus", 1), cpus, 1)
+    share = machine.pop("gpus", None)
+    share = None if share is None and gpus is None else _amount("gpus", share, gpus, 0)
     if any(machine.get(key, 1) != 1 for key in ("devices", "nodes")):
         raise UserError("a cell is one process: leave machine.devices and machine.nodes at 1, and run more cells at a time")
     sections = _sections(raw | {"machine": machine}, only)
     if not any(section.get("data") for section in sections.values()):
         raise UserError("the plan names no data; give a prepared data set's folder with --data, or data in the plan")
     cells, varying = spread_out(sections)
-    return Plan(name, _named(cells, names), varying, int(needs["cpus"]), needs["gpus"])
+    return Plan(name, _named(cells, names), varying, int(threads), share)
 
 
 def _read(plan: str | Path) -> tuple[str, dict[str, Any]]:

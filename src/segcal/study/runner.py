@@ -33,7 +33,7 @@ def run_study(
     with alone(folder.root):
         plan = replace(plan, cells=folder.adopted(plan.cells))
         failed = {} if retry else folder.failures()
-        with closing(start_engine(workers=workers, ray=ray, cpus=plan.cpus, gpus=plan.gpus)) as engine:
+        with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
             return _Study(plan, folder, engine, watch or Watch(), failed).run()
 
 
