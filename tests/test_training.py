@@ -3,13 +3,17 @@
 import csv
 import importlib.util
 import json
+import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +33,7 @@ from segcal.store import alone, read_run, write_json
 from segcal.training import callbacks, train
 from segcal.types import UserError
 
+command_line = import_module("segcal.cli.app")  # not the app in it, which has its name
 SMALL = ["network.width=2", "training.batch=4"]
 
 
@@ -159,12 +164,11 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(cases, tmp_path
     whole = train(chosen, tmp_path / "whole", progress=False)
     real, n_saved = torch.save, []
 
-    def cut(value, path):
-        n_saved.append(path)
-        real(value, path)
+    def cut(value, file):
+        n_saved.append(Path(file.name))
+        real(value, file)
         if len(n_saved) == 3:
-            with Path(path).open("r+b") as file:
-                file.truncate(100)
+            file.truncate(100)
             raise Stopped
 
     monkeypatch.setattr(torch, "save", cut)
@@ -176,6 +180,51 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(cases, tmp_path
     assert train(chosen, out, progress=False)["best"] == whole["best"]
     assert log(out) == log(tmp_path / "whole")
     assert same(weights(out), weights(tmp_path / "whole"))
+
+
+@contextmanager
+def full_disk(size):
+    """No file may grow beyond this; the system answers as it does when the disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
+    path, writer = tmp_path / "last.ckpt", callbacks.Checkpoints()
+    writer.save_checkpoint({"epoch": 1}, path)
+    message = "cannot write .*last.ckpt: File too large; make room, and the same command goes on from the epoch before"
+    with full_disk(1 << 20), pytest.raises(UserError, match=message):
+        writer.save_checkpoint({"epoch": 2, "weights": torch.zeros(1 << 20)}, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+    assert writer.load_checkpoint(path) == {"epoch": 1}
+
+
+def test_another_error_is_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+    def broken(value, file):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        callbacks.Checkpoints().save_checkpoint({}, tmp_path / "last.ckpt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_calibration_without_foreground_is_unknown_not_perfect(cases, tmp_path, monkeypatch):
+    def empty(cases, id):
+        image, label = volume(cases, id)
+        return image, torch.zeros_like(label)
+
+    monkeypatch.setattr("segcal.training.module.volume", empty)
+    info = train(settings(cases), tmp_path / "run", progress=False)
+    assert math.isnan(info["best"]["val_ece"])
+    assert math.isnan(read_run(tmp_path / "run")["best"]["val_ece"])
+    assert all(math.isnan(float(row["val_ece"])) for row in log(tmp_path / "run"))
+    assert info["best"]["val_dice"] == 0
+    assert weights(tmp_path / "run")
 
 
 def test_a_damaged_checkpoint_is_named(cases, tmp_path):
@@ -324,6 +373,43 @@ def timed(out):
         return [(row["epoch"], row["seconds"], row["memory_mb"]) for row in csv.DictReader(file)]
 
 
+ENDS = {
+    "cuda": "import torch; raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')",
+    "cpu": "import torch; torch.empty(1 << 50)",
+    "numpy": "import numpy; numpy.zeros(1 << 50)",
+    "disk": "import errno; raise OSError(errno.ENOSPC, 'No space left on device')",
+    "other": "raise RuntimeError('a mistake of ours')",
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_the_machine_lacks_is_said_in_one_sentence(kind, monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "app", lambda: exec(ENDS[kind]))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    if kind == "other":
+        with pytest.raises(RuntimeError, match="a mistake of ours"):
+            command_line.main()
+        return
+    with pytest.raises(SystemExit) as end:
+        command_line.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    remedy = "make room, then run the same command again" if kind == "disk" else "a smaller training.batch or network.width"
+    assert line.startswith("segcal: ")
+    assert line.endswith(remedy)
+
+
+def test_windows_has_losses_and_metrics_and_is_told_of_wsl():
+    """Without the modules that only Unix has."""
+    code = "import sys; sys.modules |= dict(fcntl=None, resource=None); sys.argv = ['segcal', 'train', 'x']; "
+    code += "from segcal.losses import LOSSES; from segcal.metrics import CalibrationScores; CalibrationScores(2); "
+    done = run([sys.executable, "-c", code + "from segcal.cli import main; main()"])
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("segcal: on Windows segcal has only its losses and metrics; for all else")
+    assert "WSL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
     """kill -9 in the middle of an epoch, twice; the weights are those of a run that was left in peace."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -451,10 +537,9 @@ def test_slurm_does_not_requeue_by_itself(cases, tmp_path, monkeypatch):
 
 
 def test_auto_is_the_cpu_on_a_mac(cases, tmp_path, monkeypatch):
-    from lightning.pytorch.accelerators import MPSAccelerator
-
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
+    for where in ("fabric", "pytorch"):  # which would choose its GPU
+        monkeypatch.setattr(f"lightning.{where}.accelerators.mps.MPSAccelerator.is_available", staticmethod(lambda: True))
     info = train(settings(cases), tmp_path / "run", progress=False)
     assert info["settings"]["machine"]["accelerator"] == "cpu"
 

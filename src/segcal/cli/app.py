@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -42,8 +43,20 @@ def main() -> None:
         print(f"segcal: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        print(f"segcal: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)
+        remedy = "; make room, then run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        print(f"segcal: {error.filename or 'the system'}: {error.strerror or error}{remedy}", file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        remedy = "close what else uses it, or train with a smaller training.batch or network.width"
+        print(f"segcal: memory ran out ({(str(error).splitlines() or ['of Python'])[0]}); {remedy}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Torch has a class of its own for it on a GPU alone, and not in every version; the words are the same in all."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "can't allocate memory"))
 
 
 def _interrupted(*_: object) -> None:

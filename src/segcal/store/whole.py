@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,13 @@ from typing import Any
 
 from segcal.store.files import read_json, write_json
 from segcal.types import UserError
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    raise UserError(
+        "on Windows segcal has only its losses and metrics; for all else run it in WSL (wsl --install)"
+    ) from None
 
 
 class StoppedError(UserError):

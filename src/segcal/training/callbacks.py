@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from datetime import timedelta
@@ -28,9 +27,16 @@ class Checkpoints(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write, then rename."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as partial:
-            torch.save(checkpoint, partial)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as partial, partial.open("wb") as file:
+                torch.save(checkpoint, file)
+        except (OSError, RuntimeError) as error:
+            reason = error.__context__ if isinstance(error, RuntimeError) else error  # torch hides why a write failed
+            if not isinstance(reason, OSError):
+                raise
+            remedy = "make room, and the same command goes on from the epoch before"
+            raise UserError(f"cannot write {target}: {reason.strerror or reason}; {remedy}") from None
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """Read tensors and plain values, nothing else."""
@@ -50,9 +56,10 @@ class Best(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save if this epoch is better than all before."""
-        scores = {name: float(trainer.callback_metrics[name].nan_to_num(0)) for name in ("val_dice", "val_ece")}
-        if scores["val_dice"] > self.facts["val_dice"]:
-            self.facts = {"epoch": trainer.current_epoch} | scores
+        dice, ece = (trainer.callback_metrics[name] for name in ("val_dice", "val_ece"))
+        dice = dice.nan_to_num(0)  # nothing to find in any case; ECE stays NaN without foreground, for 0 would be perfect
+        if float(dice) > self.facts["val_dice"]:
+            self.facts = {"epoch": trainer.current_epoch, "val_dice": float(dice), "val_ece": float(ece)}
             if trainer.is_global_zero:
                 save_weights(self.path, cast(Segmentation, pl_module).network.state_dict())
 
@@ -122,5 +129,7 @@ def _peak_memory() -> float:
     """Of this process: what the GPU held, or else what the system counted."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / (1 << 20)
+    import resource  # which Windows does not have
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
