@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.calibrators import CALIBRATORS, HIGHEST, LOWEST, fit, load, save
+from segcal.calibrators import CALIBRATORS, HIGHEST, LOWEST, fit, load, local, save
 from segcal.calibrators.fitting import divided
-from segcal.calibrators import local
 from segcal.calibrators.local import first_weights, temperatures
 from segcal.calibrators.temperature import _sums
 from segcal.types import IGNORE, UserError

@@ -16,6 +16,7 @@ import scipy.stats
 from rich.console import Console
 from synthetic_runs import miss, scores_of, write_run
 
+from segcal.figures import FIGURES
 from segcal.metrics import METRICS
 from segcal.ranking import bootstrap_means, counted, rank_results, sum_rank
 from segcal.results import read_results
@@ -330,6 +331,35 @@ def test_backbones_compare_what_was_run_elsewhere_too(study):
         ("U-Net++", "unetpp mbls"),
     ]
     assert [row.cells[2].best for row in table.rows] == [False, True, False, True]  # within a network
+
+
+def test_where_folds_chose_differently_every_choice_is_marked(tmp_path):
+    cases = [f"c{i}" for i in range(9)]
+    for fold in range(3):
+        for margin in (5.0, 8.0, 10.0):
+            write_run(
+                tmp_path,
+                f"m{margin:g}f{fold}",
+                "mbls",
+                settings={"margin": margin},
+                fold=fold,
+                cases=cases[3 * fold : 3 * fold + 3],
+                val_dice=0.9 if margin == (5.0 if fold == 1 else 8.0) else 0.8,
+                regions={"whole": [1, 2]},
+            )
+    results = read_results([tmp_path])
+    table = TABLES["selection"](results)
+    assert {row.label: row.cells[0].best for row in table.rows} == {
+        "MbLS, margin=5": True,
+        "MbLS, margin=8": True,
+        "MbLS, margin=10": False,
+    }
+    assert [("each in the folds" in note, "not of the regions" in note) for note in table.notes] == [
+        (True, False),
+        (False, True),
+    ]
+    titles = [ax.get_title() for ax in FIGURES["penalty_shape"].draw(results, "organs").axes]
+    assert "margin 8" in titles  # two folds of three
 
 
 def test_selection_shows_every_setting_that_was_tried(study):

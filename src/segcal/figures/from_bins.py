@@ -67,7 +67,8 @@ def mean_logits(results: Results, dataset: str) -> Figure | None:
 
 def penalty_shape(results: Results, dataset: str) -> Figure | None:
     """With the margin that validation chose, or the default."""
-    chosen = next((c.setting for c in results.main(dataset) if c.method == "mbls"), "")
+    settings = next((c.setting for c in results.main(dataset) if c.method == "mbls"), "")
+    chosen = settings.partition(" (")[0]  # where folds chose differently, what most of them did
     margin = dict(part.split("=") for part in chosen.split()).get("margin", LOSSES["mbls"].settings["margin"])
     return logits.penalty_shape(float(margin))
 

@@ -153,7 +153,7 @@ def sensitivity(results: Results, dataset: str) -> Figure | None:
             "setting": setting,
             "dice": results.runs[run]["best"]["val_dice"],
             "ece": results.runs[run]["best"]["val_ece"],
-            "chosen": setting == c.setting,
+            "chosen": run in c.runs,
         }
         for c in tuned
         for setting in sorted(c.tried, key=_numbers)

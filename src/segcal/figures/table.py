@@ -111,8 +111,8 @@ FIGURES: dict[str, FigureRow] = {
         from_scores.sensitivity,
         "Sensitivity to settings",
         "DSC and ECE on the validation split at the epoch that was kept, for each setting that was tried; a ring marks "
-        "the one with the best DSC, which stands for the method everywhere else. Lines are means over seeds and folds, "
-        "small dots single runs.",
+        "the one with the best DSC (in a fold), which stands for the method everywhere else. Lines are means over seeds and "
+        "folds, small dots single runs.",
         "runs of a method with several settings",
     ),
     "backbones": FigureRow(

@@ -1,7 +1,8 @@
 """Finished runs read together: which are the same contender, which setting stands for it, and what each scored.
 
 Runs that differ only in seed, fold or a setting that the paper tunes are one *contender*. Of the tuned settings the one with
-the best mean validation Dice stands for it; the test split has no say. Tables, ranks and figures are functions of `Results`.
+the best mean validation Dice in a fold stands for it there; its test split has no say. Tables, ranks and figures are
+functions of `Results`.
 """
 
 from segcal.results.packing import pack

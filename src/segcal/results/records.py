@@ -27,8 +27,8 @@ class Contender:
     dataset: str
     network: str
     method: str
-    setting: str  # the chosen one: "margin=10"; empty where nothing is tuned
-    runs: tuple[str, ...]  # of the chosen setting: one per seed and fold
+    setting: str  # the chosen one: "margin=10", "margin=8 (5 folds), margin=5 (2 folds)"; empty where nothing is tuned
+    runs: tuple[str, ...]  # of the setting chosen in each fold: one per seed and fold
     tried: Mapping[str, float]  # every setting that was run, with its mean validation Dice
     runs_tried: Mapping[str, tuple[str, ...]]  # and its runs
 

@@ -159,9 +159,15 @@ def selection(results: Results, dataset: str, calibrator: str, with_published: b
         for text, value in sorted(c.tried.items(), key=lambda tried: _by_number(tried[0]))
     )
     header = f"validation {METRICS['dice'].label} {METRICS['dice'].arrow}"
-    notes = ("Bold is the setting that stands for its method everywhere else; test cases had no say in it.",)
+    notes = ["Bold is the setting that stands for its method everywhere else; test cases had no say in it."]
+    if any(" (" in c.setting for c in contenders):
+        notes[0] = (
+            "Bold settings stand for their method, each in the folds that chose it; test cases of a fold had no say in it."
+        )
+    if results.data(dataset).get("regions"):
+        notes.append("Validation scores are of the classes that networks are trained on, not of the regions.")
     title = f"Settings chosen on validation: {dataset}"
-    return Table("selection", title, (header,), rows, notes, (4,), dataset, "setting")
+    return Table("selection", title, (header,), rows, tuple(notes), (4,), dataset, "setting")
 
 
 def _by_number(setting: str) -> list[tuple[str, float, str]]:
@@ -178,4 +184,6 @@ def _by_number(setting: str) -> list[tuple[str, float, str]]:
 
 def _tried(contender: Contender, setting: str, value: float) -> Cell:
     n = len(contender.runs_tried[setting])
-    return Cell(None if math.isnan(value) else value, n=n, best=setting == contender.setting)
+    return Cell(
+        None if math.isnan(value) else value, n=n, best=any(run in contender.runs for run in contender.runs_tried[setting])
+    )
