@@ -36,7 +36,7 @@ def train(
     sets: Annotated[list[str] | None, typer.Option("--set", help="Any setting: key=value, such as network.width=8.")] = None,
     devices: Annotated[int | None, typer.Option(help="Devices per node.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Lightning's strategy, such as ddp.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Lightning's strategy: auto or ddp.")] = None,
     precision: Annotated[str | None, typer.Option(help="Lightning's precision, such as 16-mixed or bf16-mixed.")] = None,
     again: Again = False,
     as_json: AsJson = False,
