@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import scipy.stats
 from jinja2 import Environment, StrictUndefined
 
 from segcal.figures import save_figures
@@ -70,8 +72,24 @@ class Study:
         kind = self.all.overall_class(DATA, metric)
         values = self.all.per_case(DATA, metric, kind, calibrator=calibrator)[[a, b]]
         (p,) = pairwise(values, metric, self.all.patients(DATA))["p"]
-        said = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+        said = _said(p)
         return f"{_text(values[a].mean(), metric)} against {_text(values[b].mean(), metric)} ({said})"
+
+    def by_seed(self, key: str, metric: str) -> pd.Series[float]:
+        """The mean over test cases of each seed."""
+        rows = self.all.rows()
+        wanted = (
+            (rows["contender"] == key) & (rows["metric"] == metric) & (rows["class"] == self.all.overall_class(DATA, metric))
+        )
+        return rows[wanted].groupby("seed")["value"].mean()
+
+    def each_seed(self, key: str, metric: str) -> str:
+        """These as text: `0.120, 0.078, 0.119`."""
+        return ", ".join(_text(value, metric) for value in self.by_seed(key, metric))
+
+    def over_seeds(self, a: str, b: str, metric: str) -> str:
+        """The p of Welch's test between the seeds of two contenders."""
+        return _p(self.by_seed(a, metric), self.by_seed(b, metric))
 
     def change(self, key: str, metric: str, than: str = "ce") -> str:
         """How much a mean differs from another's, in percent of it: `-31 %`."""
@@ -138,10 +156,23 @@ class Study:
         row = read_rows(HERE / self.name / "runs" / run / "log.csv")[-1]
         return {key: float(row[key]) for key in ("val_dice", "val_ece")}
 
-    def last_ece(self, key: str, setting: str = "") -> str:
-        """Validation ECE at the last epoch, mean over the runs of a setting; of the chosen one if none is named."""
+    def last_eces(self, key: str, setting: str = "") -> list[float]:
+        """Validation ECE at the last epoch of each run of a setting; of the chosen one if none is named."""
         c = self._contender(key)
-        return f"{np.mean([self.last(run)['val_ece'] for run in c.runs_tried[setting or c.setting]]):.3f}"
+        return [self.last(run)["val_ece"] for run in c.runs_tried[setting or c.setting]]
+
+    def last_ece(self, key: str, setting: str = "") -> str:
+        """Their mean."""
+        return f"{np.mean(self.last_eces(key, setting)):.3f}"
+
+    def last_against(self, a: str, b: str, setting: str = "") -> str:
+        """The same of two, with the p of Welch's test between their seeds where there are several; `setting` is a's."""
+        one, two = self.last_eces(a, setting), self.last_eces(b)
+        return f"{_spread(one)} against {_spread(two)}" + (f" ({_p(one, two)} over seeds)" if len(one) > 1 else "")
+
+    def last_change(self, a: str, b: str, setting: str = "") -> str:
+        """How much they differ, in percent."""
+        return _percent(np.mean(self.last_eces(a, setting)) / np.mean(self.last_eces(b)) - 1)
 
     def cece_table(self) -> str:
         """CECE as mean and as sum over the classes, beside the paper's."""
@@ -183,6 +214,14 @@ def _published(key: str, metric: str) -> float:
 
 def _text(value: float, metric: str) -> str:
     return f"{value:.{2 if METRICS[metric].of == 'surfaces' else 3}f}"
+
+
+def _p(one: Sequence[float], two: Sequence[float]) -> str:
+    return _said(scipy.stats.ttest_ind(one, two, equal_var=False).pvalue)
+
+
+def _said(p: float) -> str:
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
 def _percent(share: float) -> str:
