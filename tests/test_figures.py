@@ -491,8 +491,20 @@ def test_learning_curves_are_means_of_runs_with_the_best_epoch_marked():
         mean = np.mean([run[column] for run in found["mbls"]], axis=0)
         np.testing.assert_allclose(ax.lines[0].get_ydata(), mean)
     best = np.mean([run["val_dice"] for run in found["mbls"]], axis=0).argmax()
-    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [best, best]
+    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [best + 1, best + 1]  # counted from 1
     assert len(figure.axes[0].collections) == 1  # the band
+
+
+def test_a_network_that_knows_nothing_yet_does_not_flatten_its_learning_curve():
+    log = pd.DataFrame(
+        {"epoch": range(20), "val_dice": [0.0, 0.1] + [0.8, 0.82] * 9, "val_ece": [0.9, 0.8] + [0.05, 0.06] * 9}
+    )
+    dice, ece = figures.learning_curves({"ce": [log]}, labels(["ce"])).axes
+    for ax, low, high in ((dice, 0.8, 0.82), (ece, 0.05, 0.06)):
+        assert ax.get_ylim()[0] == pytest.approx(low, abs=0.005)
+        assert ax.get_ylim()[1] == pytest.approx(high, abs=0.005)
+        assert ax.get_ylim()[0] < low < high < ax.get_ylim()[1]
+        assert len(ax.lines[0].get_ydata()) == 20  # still there, should someone zoom out
 
 
 def test_mean_logits_are_bars_grouped_by_true_class():

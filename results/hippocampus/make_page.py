@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import scipy.stats
 from jinja2 import Environment, StrictUndefined
 
@@ -75,13 +74,13 @@ class Study:
         said = _said(p)
         return f"{_text(values[a].mean(), metric)} against {_text(values[b].mean(), metric)} ({said})"
 
-    def by_seed(self, key: str, metric: str) -> pd.Series[float]:
+    def by_seed(self, key: str, metric: str) -> list[float]:
         """The mean over test cases of each seed."""
         rows = self.all.rows()
         wanted = (
             (rows["contender"] == key) & (rows["metric"] == metric) & (rows["class"] == self.all.overall_class(DATA, metric))
         )
-        return rows[wanted].groupby("seed")["value"].mean()
+        return rows[wanted].groupby("seed")["value"].mean().tolist()
 
     def each_seed(self, key: str, metric: str) -> str:
         """These as text: `0.120, 0.078, 0.119`."""
@@ -172,7 +171,7 @@ class Study:
 
     def last_change(self, a: str, b: str, setting: str = "") -> str:
         """How much they differ, in percent."""
-        return _percent(np.mean(self.last_eces(a, setting)) / np.mean(self.last_eces(b)) - 1)
+        return _percent(float(np.mean(self.last_eces(a, setting)) / np.mean(self.last_eces(b))) - 1)
 
     def cece_table(self) -> str:
         """CECE as mean and as sum over the classes, beside the paper's."""

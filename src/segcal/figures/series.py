@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -173,24 +174,30 @@ def risk_coverage(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Fig
 def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[str, str]) -> Figure:
     """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, a band from lowest to highest.
 
-    A log has columns `epoch`, `val_dice`, `val_ece`; a marker stands at the epoch with the best mean DSC.
+    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker stands at the epoch with the best mean DSC. The first
+    tenth of the epochs does not decide how far the axes reach: a network that knows nothing yet would flatten all the rest.
     """
     _, room = legend_size([labels[key] for key in logs], DOUBLE)
     figure, axes = panels(1, 2, height=60 * MM + room)
     missing = [text for key, text in labels.items() if key not in logs]
+    later: dict[str, list[float]] = {"dice": [], "ece": []}
     for key, runs in logs.items():
         curves = {what: _by_epoch(runs, f"val_{what}") for what in ("dice", "ece")}
         mean = curves["dice"].mean(axis=1)
         if mean.isna().all():
             missing.append(labels[key])
             continue
-        for ax, curve in zip(axes[0], curves.values(), strict=True):
+        for ax, (what, curve) in zip(axes[0], curves.items(), strict=True):
             _draw_curve(ax, curve, key, float(mean.idxmax()))  # type: ignore[arg-type]
+            later[what] += [v for v in curve.iloc[len(curve) // 10 :].to_numpy().ravel() if not math.isnan(v)]
     for ax, what in zip(axes[0], ("dice", "ece"), strict=True):
         ax.set(xlabel="epoch", ylabel=f"validation {_axis_label(what)}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         low, high = ax.dataLim.intervalx if ax.has_data() else (0, 1)
         ax.set_xlim(low - max(0.5, 0.03 * (high - low)), high + max(0.5, 0.03 * (high - low)))
+        if later[what]:
+            low, high = min(later[what]), max(later[what])
+            ax.set_ylim(low - max(1e-3, 0.08 * (high - low)), high + max(1e-3, 0.08 * (high - low)))
         grid(ax)
     say_missing(figure, missing)
     add_legend(figure, logs, labels)
@@ -198,7 +205,8 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[
 
 
 def _by_epoch(runs: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
-    return pd.concat([run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)], axis=1).sort_index()
+    found = pd.concat([run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)], axis=1).sort_index()
+    return found.set_axis(found.index + 1)
 
 
 def _draw_curve(ax: Axes, curve: pd.DataFrame, key: str, best: float) -> None:
