@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,19 @@ class Results:
         """The class whose row sums a metric up: `all` for calibration, which knows no regions, else the mean."""
         return "all" if METRICS[metric].of == "bins" else self.mean_class(dataset)
 
-    def rows(self, *, split: str = "test", corruption: str = "", calibrator: str = "") -> pd.DataFrame:
-        """The rows of the chosen runs under one condition, pooled ones left out."""
-        s = self.scores
-        wanted = s["chosen"] & (s["split"] == split) & (s["corruption"] == corruption) & (s["calibrator"] == calibrator)
-        return s[wanted & (s["case"] != "pooled")]
+    def rows(self, **condition: str) -> pd.DataFrame:
+        """The rows of the chosen runs under one condition (`split`, `corruption`, `calibrator`), pooled ones left out."""
+        return self._parts[3].get(_under(**condition), self.scores.iloc[:0])
+
+    @cached_property
+    def _parts(self) -> dict[int, dict[tuple[str, ...], pd.DataFrame]]:
+        """Rows by condition (3 texts), and by condition and what was measured (6 texts).
+
+        Tables ask for the same parts again and again, and to find them by comparing texts would take most of their time.
+        """
+        used = self.scores[self.scores["chosen"] & (self.scores["case"] != "pooled")]
+        columns = ["split", "corruption", "calibrator", "dataset", "metric", "class"]
+        return {n: {tuple(map(str, key)): rows for key, rows in used.groupby(columns[:n])} for n in (3, 6)}
 
     def per_case(self, dataset: str, metric: str, kind: str, **condition: str) -> pd.DataFrame:
         """Values of a metric, a row per case and a column per contender that has them in all its runs; means over seeds.
@@ -94,8 +103,7 @@ class Results:
         return table
 
     def _mean_over_seeds(self, dataset: str, metric: str, kind: str, condition: Mapping[str, str]) -> pd.DataFrame:
-        rows = self.rows(**condition)
-        rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["class"] == kind)]
+        rows = self._parts[6].get((*_under(**condition), dataset, metric, kind), self.scores.iloc[:0])
         if METRICS[metric].of == "confusion":
             best = rows.groupby(["case", "contender"])["value"].transform("max")  # over seeds; NaN if none has a value
             rows = rows.assign(value=rows["value"].mask(rows["value"].isna() & (best == 0), 1.0))
@@ -173,3 +181,7 @@ def _added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         elif not isinstance(mine, dict):
             total[key] = mine + b[key]
     return total
+
+
+def _under(*, split: str = "test", corruption: str = "", calibrator: str = "") -> tuple[str, str, str]:
+    return split, corruption, calibrator
