@@ -15,7 +15,7 @@ demo: .venv/base  ## install, then the main job on built-in data: seven methods 
 
 test: .venv/dev  ## install what is missing and run every test
 	@echo "== tests =="
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: .venv/dev  ## style and types
 	$(BIN)/ruff check .
