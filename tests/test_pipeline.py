@@ -82,6 +82,39 @@ def test_a_volume_is_seen_as_in_training(tmp_path):
     torch.testing.assert_close(run.logits(volume(cases, small)[0]), seen)
 
 
+@pytest.mark.parametrize("size", [(40, 30), (33, 28), (32, 29), (20, 61), (90, 70)])
+def test_a_larger_slice_is_seen_through_windows_of_the_size_of_training(size):
+    """The network gets that size alone; one that looks at single voxels gives the same through any window."""
+    seen, frame = set(), (32, 28)
+
+    class Pointwise(torch.nn.Module):
+        def forward(self, x):
+            seen.add(tuple(x.shape[2:]))
+            return torch.cat([x, 1 - x, x.square()], 1)
+
+    image = torch.rand(3, 1, *size)
+    expected = torch.cat([image, 1 - image, image.square()], 1)
+    torch.testing.assert_close(volume_logits(Pointwise(), image, frame), expected, rtol=1e-4, atol=1e-5)
+    assert seen == {frame}
+
+
+def test_a_network_that_knows_its_border_keeps_its_head_in_a_larger_slice():
+    """Logits of a slice that is one row taller differ little from those of the slice itself, but for that row."""
+    border = torch.zeros(1, 1, 32, 28)
+    border[:, :, 1:-1, 1:-1] = 5.0
+
+    class KnowsItsBorder(torch.nn.Module):  # background at the border of what it was trained with, and beyond
+        def forward(self, x):
+            if x.shape[2:] != border.shape[2:]:
+                return torch.zeros(len(x), 2, *x.shape[2:])
+            return torch.cat([5 - border.expand_as(x), border * x], 1)
+
+    image = torch.ones(1, 1, 33, 28)
+    logits = volume_logits(KnowsItsBorder(), image, (32, 28))
+    assert (logits.argmax(1)[0, 2:-2, 1:-1] == 1).all()
+    assert (logits.argmax(1)[0, [0, -1]] == 0).all()
+
+
 def test_logits_do_not_depend_on_how_slices_are_grouped(first, cases):
     image = volume(cases, cases.ids[0])[0]
     whole = first.logits(image)

@@ -60,7 +60,7 @@ def test_the_page_is_what_the_script_makes_of_the_scores():
 @pytest.mark.parametrize("study", STUDIES)
 def test_its_main_numbers_are_means_that_anyone_can_repeat(study):
     here = list(tables(section(study)))
-    runs_of = {row[0]: re.findall(r"`([^`]+)`", row[2]) for table in here if table[0][-1] == "cells" for row in table[1:]}
+    runs_of = {row[0]: re.findall(r"`([^`]+)`", row[-1]) for table in here if table[0][-1] == "cells" for row in table[1:]}
     (calibration,) = [t for t in here if t[0] == ["", "ECE ↓", "CECE ↓"]]
     (posthoc,) = [t for t in here if t[0][1:2] == ["ECE ↓ Pre"]]
     (overlap,) = [t for t in here if t[0][1:2] == ["mean DSC ↑"]]

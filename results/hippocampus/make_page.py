@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -22,7 +23,7 @@ from segcal.figures import save_figures
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.published import published
-from segcal.ranking import pairwise
+from segcal.ranking import Ranking, pairwise, rank_results
 from segcal.results import Contender, Results, read_results
 from segcal.store import read_rows
 from segcal.tables import TABLES, to_markdown
@@ -45,6 +46,11 @@ class Study:
     def results(self) -> Results:
         """The paper's seven methods alone: ranks and tests are among them."""
         return replace(self.all, contenders=tuple(c for c in self.all.contenders if c.key in SEVEN))
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """Ranks and tests among the seven."""
+        return rank_results(self.results, DATA)
 
     @property
     def seeds(self) -> str:
@@ -88,7 +94,30 @@ class Study:
 
     def over_seeds(self, a: str, b: str, metric: str) -> str:
         """The p of Welch's test between the seeds of two contenders."""
-        return _p(self.by_seed(a, metric), self.by_seed(b, metric))
+        return _said(_welch(self.by_seed(a, metric), self.by_seed(b, metric)).pvalue)
+
+    def interval(self, a: str, b: str, metric: str) -> str:
+        """The 95 % interval of the difference of two means over seeds, by the same test: `−0.057 to +0.040`."""
+        found = _welch(self.by_seed(a, metric), self.by_seed(b, metric)).confidence_interval(0.95)
+        return f"{found.low:+.3f} to {found.high:+.3f}".replace("-", "−")
+
+    def holm(self, a: str, b: str, metric: str) -> str:
+        """The p of the table of tests: paired over cases, corrected over all pairs of the seven."""
+        table = self.ranking.pairwise[metric]
+        (p,) = table["p_holm"][table["a"].isin((a, b)) & table["b"].isin((a, b))]
+        return _said(p)
+
+    def corrupted(self, key: str, metric: str, level: float) -> str:
+        """A mean over test cases with noise."""
+        kind = self.all.overall_class(DATA, metric)
+        return _text(
+            float(self.all.per_case(DATA, metric, kind, corruption=f"gaussian_noise:{level:g}")[key].mean()), metric
+        )
+
+    def rank(self, key: str) -> str:
+        """The place of a method by mean case rank, as a word."""
+        order = self.ranking.case_rank["mean"].sort_values().index.tolist()
+        return ("first", "second", "third", "fourth", "fifth", "sixth", "last")[order.index(key)]
 
     def change(self, key: str, metric: str, than: str = "ce") -> str:
         """How much a mean differs from another's, in percent of it: `-31 %`."""
@@ -124,8 +153,16 @@ class Study:
 
     def runs_table(self) -> str:
         """Which runs stand for each contender."""
-        rows = [[c.label, c.setting or "as it is", ", ".join(f"`{run}`" for run in c.runs)] for c in self.all.contenders]
-        return _table(["", "setting", "cells"], rows)
+        rows = [
+            [
+                c.label,
+                c.setting or "—",
+                *(self.each_seed(c.key, m) for m in ("dice", "ece")),
+                ", ".join(f"`{r}`" for r in c.runs),
+            ]
+            for c in self.all.contenders
+        ]
+        return _table(["", "setting", "DSC ↑ of each", "ECE ↓ of each", "cells"], rows)
 
     def epochs(self) -> int:
         """Epochs of every run."""
@@ -136,42 +173,43 @@ class Study:
         return f"{sum(info['seconds'] for info in self.all.runs.values()) / 3600:.1f}"
 
     def settings_tried(self) -> str:
-        """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC and at the last one."""
-        heads = ["", "chosen", "kept epoch", "DSC ↑", "ECE ↓", "DSC ↑, last epoch", "ECE ↓, last epoch"]
+        """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC and over the second half."""
+        heads = ["", "chosen", "kept epoch", "DSC ↑", "ECE ↓", "DSC ↑, second half", "ECE ↓, second half"]
         return _table(heads, self._tried())
 
     def _tried(self) -> Iterator[list[str]]:
         for c in self.all.contenders:
             for setting, runs in sorted(c.runs_tried.items(), key=lambda item: _number(item[0])):
                 best = [self.all.runs[run]["best"] for run in runs]
-                last = [self.last(run) for run in runs]
+                late = [self.late(run) for run in runs]
                 label = f"{c.label}, {setting.replace('=', ' ')}" if setting else c.label
                 epochs = ", ".join(str(b["epoch"] + 1) for b in best)
-                scores = [_spread([row[key] for row in rows]) for rows in (best, last) for key in ("val_dice", "val_ece")]
+                scores = [_spread([row[key] for row in rows]) for rows in (best, late) for key in ("val_dice", "val_ece")]
                 yield [label, "yes" if setting == c.setting else "", epochs, *scores]
 
-    def last(self, run: str) -> dict[str, float]:
-        """Validation scores of a run's last epoch."""
-        row = read_rows(HERE / self.name / "runs" / run / "log.csv")[-1]
-        return {key: float(row[key]) for key in ("val_dice", "val_ece")}
+    def late(self, run: str) -> dict[str, float]:
+        """Validation scores of a run, mean over the second half of its epochs, which have the lower rate."""
+        rows = read_rows(HERE / self.name / "runs" / run / "log.csv")
+        return {key: float(np.mean([float(row[key]) for row in rows[len(rows) // 2 :]])) for key in ("val_dice", "val_ece")}
 
-    def last_eces(self, key: str, setting: str = "") -> list[float]:
-        """Validation ECE at the last epoch of each run of a setting; of the chosen one if none is named."""
+    def late_eces(self, key: str, setting: str = "") -> list[float]:
+        """This ECE of each run of a setting; of the chosen one if none is named."""
         c = self._contender(key)
-        return [self.last(run)["val_ece"] for run in c.runs_tried[setting or c.setting]]
+        return [self.late(run)["val_ece"] for run in c.runs_tried[setting or c.setting]]
 
-    def last_ece(self, key: str, setting: str = "") -> str:
+    def late_ece(self, key: str, setting: str = "") -> str:
         """Their mean."""
-        return f"{np.mean(self.last_eces(key, setting)):.3f}"
+        return f"{np.mean(self.late_eces(key, setting)):.3f}"
 
-    def last_against(self, a: str, b: str, setting: str = "") -> str:
+    def late_against(self, a: str, b: str, setting: str = "") -> str:
         """The same of two, with the p of Welch's test between their seeds where there are several; `setting` is a's."""
-        one, two = self.last_eces(a, setting), self.last_eces(b)
-        return f"{_spread(one)} against {_spread(two)}" + (f" ({_p(one, two)} over seeds)" if len(one) > 1 else "")
+        one, two = self.late_eces(a, setting), self.late_eces(b)
+        said = f" ({_said(_welch(one, two).pvalue)} over seeds)" if len(one) > 1 else ""
+        return f"{_spread(one)} against {_spread(two)}{said}"
 
-    def last_change(self, a: str, b: str, setting: str = "") -> str:
+    def late_change(self, a: str, b: str, setting: str = "") -> str:
         """How much they differ, in percent."""
-        return _percent(float(np.mean(self.last_eces(a, setting)) / np.mean(self.last_eces(b))) - 1)
+        return _percent(float(np.mean(self.late_eces(a, setting)) / np.mean(self.late_eces(b))) - 1)
 
     def cece_table(self) -> str:
         """CECE as mean and as sum over the classes, beside the paper's."""
@@ -215,8 +253,8 @@ def _text(value: float, metric: str) -> str:
     return f"{value:.{2 if METRICS[metric].of == 'surfaces' else 3}f}"
 
 
-def _p(one: Sequence[float], two: Sequence[float]) -> str:
-    return _said(scipy.stats.ttest_ind(one, two, equal_var=False).pvalue)
+def _welch(one: Sequence[float], two: Sequence[float]) -> Any:
+    return scipy.stats.ttest_ind(one, two, equal_var=False)
 
 
 def _said(p: float) -> str:

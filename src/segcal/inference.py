@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from monai.inferers import sliding_window_inference
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -54,16 +56,30 @@ class Run:
 def volume_logits(network: nn.Module, image: Tensor, frame: Sequence[int]) -> Tensor:
     """Logits (D, K, H, W) of a volume (D, C, H, W), a few slices at a time.
 
-    Slices smaller than `frame`, the height and width that training saw, are padded as there, at the bottom and right with 0:
-    a network knows where the border is, and one that stands elsewhere costs it half of its Dice.
+    A network knows where the border is, and one that stands elsewhere costs it up to half of its Dice. So it gets slices of
+    `frame`, the height and width that it was trained with, alone: smaller ones are padded as in training, at the bottom and
+    right with 0; larger ones are seen through windows of that size, whose logits are averaged where they overlap.
     """
     height, width = image.shape[2:]
     margin = (0, max(0, frame[1] - width), 0, max(0, frame[0] - height))
+    larger = height > frame[0] or width > frame[1]
     parts = []
     for part in image.split(inference_batch(max(height, frame[0]), max(width, frame[1]))):
-        framed = F.pad(part, margin).contiguous(memory_format=torch.channels_last)
-        parts.append(network(framed)[:, :, :height, :width].float())
+        framed = F.pad(part, margin)
+        logits = _through_windows(network, framed, frame) if larger else _seen(network, framed)
+        parts.append(logits[:, :, :height, :width].float())
     return torch.cat(parts).contiguous()
+
+
+def _seen(network: nn.Module, slices: Tensor) -> Tensor:
+    logits: Tensor = network(slices.contiguous(memory_format=torch.channels_last))
+    return logits
+
+
+def _through_windows(network: nn.Module, slices: Tensor, frame: Sequence[int]) -> Tensor:
+    found = sliding_window_inference(slices, tuple(frame), len(slices), partial(_seen, network), mode="gaussian")
+    assert isinstance(found, Tensor)
+    return found
 
 
 def open_run(root: Path, *, device: str | None = None) -> Run:
