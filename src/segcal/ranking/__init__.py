@@ -48,7 +48,7 @@ def rank_results(results: Results, dataset: str, *, calibrator: str = "", n: int
     if len(contenders) < 2:
         raise UserError(f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another to rank them")
     own = _own_values(results, dataset, calibrator)
-    values = main_values(results, dataset, calibrator=calibrator)
+    values = _as_they_compare(results, dataset, calibrator, own)
     patients = results.patients(dataset).reindex(values["dice"].index)
     some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
     if not some:
@@ -72,7 +72,12 @@ def main_values(results: Results, dataset: str, *, calibrator: str = "") -> dict
 
     They are as they compare, which is `credited`: who rightly leaves out what another invents has a perfect value.
     """
-    own = _own_values(results, dataset, calibrator)
+    return _as_they_compare(results, dataset, calibrator, _own_values(results, dataset, calibrator))
+
+
+def _as_they_compare(
+    results: Results, dataset: str, calibrator: str, own: Mapping[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
     missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)
     return {metric: credited(values, metric, missed) for metric, values in own.items()}
 
