@@ -32,6 +32,9 @@ def study(tmp_path_factory):
     (out / "plan.json").write_text(json.dumps({"cells": {"ce-s0": {"settings": {"data": SECRET}}}}))
     (out / "runs" / "ce-s0" / "checkpoints").mkdir()
     (out / "runs" / "ce-s0" / "checkpoints" / "best.safetensors").write_bytes(b"weights")
+    (out / "runs" / "ce-s0" / "calibrators").mkdir()
+    (out / "runs" / "ce-s0" / "calibrators" / "ts.safetensors").write_bytes(b"weights")
+    (out / "runs" / "ce-s0" / "calibrators" / "ts.json").write_text('{"temperature": 1.25}')
     return out
 
 
@@ -56,8 +59,9 @@ def test_it_holds_no_weights_and_no_paths(study, tmp_path):
     found = contents(tmp_path / "packed")
     assert {name.split("/")[-1] for name in found} == {
         *("run.json", "log.csv.gz", "scores.csv.gz", "bins.json.gz"),
-        *("plan.json", "selection.json", "packed.json"),
+        *("plan.json", "selection.json", "packed.json", "ts.json"),
     }
+    assert json.loads(found["runs/ce-s0/calibrators/ts.json"]) == {"temperature": 1.25}
     assert not any(b"private" in value for value in found.values())
     assert json.loads(found["plan.json"])["cells"]["ce-s0"]["settings"]["data"] == "made"
     assert read_results([study]).runs["ce-s0"]["settings"]["data"] == SECRET

@@ -9,7 +9,7 @@ import pytest
 from synthetic_runs import miss, scores_of, write_run
 
 from segcal.results import read_results
-from segcal.store import write_rows
+from segcal.store import read_run, write_json, write_rows
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(8))
@@ -230,6 +230,14 @@ def test_other_data_protocol_or_repeats(tmp_path):
     write_run(tmp_path / "training", "a")
     write_run(tmp_path / "training", "b", "ls", epochs=3)
     refused(tmp_path / "training", "b and a differ in their training settings; compare runs of one protocol")
+    older, run = (read_run(write_run(tmp_path / "keys", name, loss)) for name, loss in (("a", "ce"), ("b", "ls")))
+    for name, info, training in (("a", older, {}), ("b", run, {"keep": "best"})):
+        info["settings"]["training"] = {"epochs": 2, "batch": 4} | training
+        write_json(tmp_path / "keys" / name / "run.json", info)
+    assert len(read_results([tmp_path / "keys"]).contenders) == 2  # a key that an older run does not have
+    run["settings"]["training"]["keep"] = "last"
+    write_json(tmp_path / "keys" / "b" / "run.json", run)
+    refused(tmp_path / "keys", "b and a differ in their training settings")
     write_run(tmp_path / "repeat", "a", settings={})
     write_run(tmp_path / "repeat", "b", settings={})
     refused(tmp_path / "repeat", "a, b are the same: ce .*with one seed; name one of them")

@@ -50,7 +50,8 @@ def mean(study, runs, metric, calibrator=""):
     return sum(values) / len(values)
 
 
-def test_the_page_is_what_the_script_makes_of_the_scores():
+def test_the_page_is_what_the_script_makes_of_the_scores(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
     spec = importlib.util.spec_from_file_location("make_page", FOLDER / "make_page.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

@@ -106,6 +106,22 @@ def test_a_run_leaves_what_it_promises(cases, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
+def test_the_last_weights_are_kept_if_asked_for(cases, tmp_path):
+    chosen = {keep: settings(cases, f"training.keep={keep}", **{"training.epochs": 5}) for keep in ("best", "last")}
+    found = {keep: train(chosen[keep], tmp_path / keep, progress=False) for keep in chosen}
+    assert log(tmp_path / "best") == log(tmp_path / "last")
+    row = log(tmp_path / "last")[-1]
+    assert found["best"]["best"]["epoch"] < 4  # else this shows nothing
+    assert found["last"]["best"] == {
+        "epoch": 4,
+        **{key: pytest.approx(float(row[key]), abs=1e-6) for key in ("val_dice", "val_ece")},
+    }
+    state = torch.load(tmp_path / "best" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    own = {name.removeprefix("network."): value for name, value in state.items() if name.startswith("network.")}
+    assert same(weights(tmp_path / "last"), own)
+    assert not same(weights(tmp_path / "best"), own)
+
+
 def test_it_learns(cases, tmp_path):
     train(
         settings(cases, "training.lr=0.01", "network.width=4", **{"training.epochs": 12}), tmp_path / "run", progress=False

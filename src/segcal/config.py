@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -55,6 +55,7 @@ class Training(BaseModel):
     lr: float = Field(default=1e-3, gt=0)
     lr_drop: float = Field(default=0.1, gt=0, le=1)  # factor at half-time
     augment: bool = False
+    keep: Literal["best", "last"] = "best"  # the weights of the best epoch by validation Dice, or of the last
     keep_empty: bool | None = None  # None: as the data set's recipe says
 
 

@@ -55,7 +55,7 @@ def train(
     if info["status"] != "finished":  # of several processes only the first sees the end
         return
     best = info.get("best", {})
-    table = Table("run", "best epoch", "val DSC", "val ECE", "seconds")
+    table = Table("run", "kept epoch", "val DSC", "val ECE", "seconds")
     cells = [best.get("epoch", ""), best.get("val_dice", ""), best.get("val_ece", ""), info.get("seconds", "")]
     table.add_row(str(folder), *(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells))
     show(info | {"folder": str(folder)}, table, as_json)

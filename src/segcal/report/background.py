@@ -51,7 +51,7 @@ def _settings(name: str, info: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "machine", _joined("", chosen["machine"])
     best = info["best"]
     yield (
-        "best epoch",
+        "kept epoch",
         f"{best['epoch']} of {chosen['training']['epochs']} (from 0): "
         f"validation {METRICS['dice'].label} {best['val_dice']:.4f}, {METRICS['ece'].label} {best['val_ece']:.4f}",
     )

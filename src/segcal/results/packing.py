@@ -1,4 +1,4 @@
-"""What runs found, small enough to publish: scores, bins, logs and settings, without weights, images and paths."""
+"""What runs found, small enough to publish: scores, bins, logs, settings and temperatures; no weights, images or paths."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ def _check_target(to: Path) -> None:
 
 def _pack_run(info: Mapping[str, Any], target: Path) -> None:
     source = Path(info["folder"])
-    target.mkdir(parents=True, exist_ok=True)
+    (target / "calibrators").mkdir(parents=True, exist_ok=True)
     kept = _without_paths(read_json(source / "run.json")) | {"packed": True}
     kept["data"] |= {"patients": info["patients"]}  # an older run has them in its data set alone
     write_json(target / "run.json", kept)
     for part in OF_RUN:
         if found(source / part) is not None:
             write_packed(target / part, source / part)
+    for path in sorted((source / "calibrators").glob("*.json")):  # temperatures, and what they were fitted on
+        write_json(target / "calibrators" / path.name, read_json(path))
 
 
 def _without_paths(value: Any) -> Any:

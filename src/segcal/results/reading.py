@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from segcal.config import Training
 from segcal.data.catalog import DATASETS
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
@@ -128,8 +129,14 @@ def _check_protocol(runs: Mapping[str, dict[str, Any]]) -> None:
         chosen, data = info["settings"], info["data"]["name"]
         for part, key in (("training", (data, "training")), ("network", (data, chosen["network"]["name"]))):
             other = first.setdefault(key, name)
-            if runs[other]["settings"][part] != chosen[part]:
+            if _with_defaults(runs[other], part) != _with_defaults(info, part):
                 raise UserError(f"{name} and {other} differ in their {part} settings; compare runs of one protocol")
+
+
+def _with_defaults(info: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Settings with the defaults of keys that an older segcal did not know."""
+    known = Training().model_dump() if part == "training" else {}
+    return known | info["settings"][part]
 
 
 def _contenders(runs: Mapping[str, dict[str, Any]], *, complete: bool) -> Iterator[Contender]:

@@ -47,7 +47,8 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
     model = Segmentation(settings, cases, slices)  # also checks loss and network settings, before anything is written
     settings = resolved(settings, cases)
     _quieten()
-    best, last = Best(out), out / "checkpoints" / "last.ckpt"
+    best = Best(out, last=settings.training.keep == "last")
+    last = out / "checkpoints" / "last.ckpt"
     trainer, validation = _trainer(settings, out, best, progress), _case_loader(cases, settings)
     info: dict[str, Any] = {"status": "running"}  # of several processes only the first touches the run's folder
     with ExitStack() as held:

@@ -48,17 +48,18 @@ class Checkpoints(TorchCheckpointIO):
 
 
 class Best(Callback):
-    """Keep the weights with the best validation Dice as safetensors; the first of equals."""
+    """Keep the weights with the best validation Dice as safetensors, the first of equals; or the last, if asked to."""
 
-    def __init__(self, out: Path) -> None:
-        self.path = out / "checkpoints" / "best.safetensors"
+    def __init__(self, out: Path, *, last: bool = False) -> None:
+        self.path, self.last = out / "checkpoints" / "best.safetensors", last
         self.facts: dict[str, Any] = {"epoch": -1, "val_dice": -1.0, "val_ece": -1.0}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save if this epoch is better than all before."""
+        """Save if this epoch is better than all before, or the one that is asked for."""
         dice, ece = (trainer.callback_metrics[name] for name in ("val_dice", "val_ece"))
         dice = dice.nan_to_num(0)  # nothing to find in any case; ECE stays NaN without foreground, for 0 would be perfect
-        if float(dice) > self.facts["val_dice"]:
+        is_last = trainer.current_epoch + 1 == trainer.max_epochs
+        if is_last if self.last else float(dice) > self.facts["val_dice"]:
             self.facts = {"epoch": trainer.current_epoch, "val_dice": float(dice), "val_ece": float(ece)}
             if trainer.is_global_zero:
                 save_weights(self.path, cast(Segmentation, pl_module).network.state_dict())
