@@ -30,7 +30,8 @@ def tables(text):
 
 def section(study):
     """The part of the page on a study."""
-    heads = {"low": "## Low data", "full": "## Full data"}
+    heads = {"low": "## Low data:", "low-last": "## Low data, the last epoch"}
+    heads |= {"full": "## Full data:", "full-last": "## Full data, the last epoch"}
     return re.split(r"^## (?!#)", PAGE.read_text().partition(heads[study])[2], flags=re.M)[0]
 
 

@@ -24,8 +24,9 @@ def page() -> str:
     studies = {path.name: Study(path.name) for path in sorted(HERE.iterdir()) if (path / "packed.json").is_file()}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     template = environment.from_string((HERE / "page.md.j2").read_text(encoding="utf-8"))
-    names = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full" in studies}
-    return template.render(**studies, **names, published_change=published_change, printed=printed)
+    names = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full-last" in studies}
+    by_name = {name.replace("-", "_"): study for name, study in studies.items()}
+    return template.render(**by_name, **names, published_change=published_change, printed=printed)
 
 
 def draw() -> None:
