@@ -3,19 +3,28 @@
 python results/hippocampus/make_page.py            writes the page and the figures
 python results/hippocampus/make_page.py --print    prints the page instead; a test compares that with the file
 
-Every number of the page is computed from the scores by `packed_study.py`; `page.md.j2` holds the words.
+Every number of the page is computed from the scores (`packed_study.py`, `page_tables.py`); `page.md.j2` holds the words.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+import page_tables
+import published_rows
 from jinja2 import Environment, StrictUndefined
-from packed_study import HERE, Study, printed, published_change
+from packed_study import HERE, Study
 
 from segcal.figures import save_figures
 
 PAGE = HERE.parents[1] / "docs" / "results" / "hippocampus.md"
+TITLES = {
+    "full": "full data",
+    "full-last": "full data, last epoch",
+    "low": "low data",
+    "low-last": "low data, last epoch",
+}
 FIGURES = ("learning_curves", "reliability", "dice_vs_ece", "sensitivity", "robustness", "rank_heatmap")
 
 
@@ -24,9 +33,10 @@ def page() -> str:
     studies = {path.name: Study(path.name) for path in sorted(HERE.iterdir()) if (path / "packed.json").is_file()}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     template = environment.from_string((HERE / "page.md.j2").read_text(encoding="utf-8"))
-    names = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full-last" in studies}
-    by_name = {name.replace("-", "_"): study for name, study in studies.items()}
-    return template.render(**by_name, **names, published_change=published_change, printed=printed)
+    promise = {title: studies[name] for name, title in TITLES.items() if name in studies}
+    names: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
+    names |= {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full-last" in studies}
+    return template.render(**names, tables=page_tables, rows=published_rows, promise=promise)
 
 
 def draw() -> None:
