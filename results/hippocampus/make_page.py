@@ -14,7 +14,7 @@ from typing import Any
 import page_tables
 import published_rows
 from jinja2 import Environment, StrictUndefined
-from packed_study import HERE, Study
+from packed_study import HERE, SEVEN, Study
 
 from segcal.figures import save_figures
 
@@ -36,6 +36,7 @@ def page() -> str:
     promise = {title: studies[name] for name, title in TITLES.items() if name in studies}
     names: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
     names |= {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full-last" in studies}
+    names["all_of_full"] = names["has_full"] and len(studies["full"].keys) == len(SEVEN)
     return template.render(**names, tables=page_tables, rows=published_rows, promise=promise)
 
 

@@ -170,6 +170,10 @@ class Study:
         """Epochs of every run."""
         return int(next(iter(self.all.runs.values()))["settings"]["training"]["epochs"])
 
+    def seconds(self) -> str:
+        """What an epoch took, the median over all runs."""
+        return f"{np.median([value for run in self.all.runs for value in self.curve(run, 'seconds')]):.0f}"
+
     def hours(self) -> str:
         """The time that all trainings took together."""
         return f"{sum(info['seconds'] for info in self.all.runs.values()) / 3600:.1f}"
