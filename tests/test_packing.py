@@ -62,6 +62,7 @@ def test_it_holds_no_weights_and_no_paths(study, tmp_path):
         *("plan.json", "selection.json", "packed.json", "ts.json"),
     }
     assert json.loads(found["runs/ce-s0/calibrators/ts.json"]) == {"temperature": 1.25}
+    assert not (tmp_path / "packed" / "runs" / "ce-s1" / "calibrators").exists()
     assert not any(b"private" in value for value in found.values())
     assert json.loads(found["plan.json"])["cells"]["ce-s0"]["settings"]["data"] == "made"
     assert read_results([study]).runs["ce-s0"]["settings"]["data"] == SECRET

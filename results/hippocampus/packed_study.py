@@ -72,10 +72,10 @@ class Study:
         """The same as text."""
         return shown(self.mean(key, metric, calibrator), metric)
 
-    def against(self, a: str, b: str, metric: str, calibrator: str = "") -> str:
+    def against(self, a: str, b: str, metric: str) -> str:
         """Two means and the p of their difference: `0.098 against 0.142 (p = 0.003)`."""
         kind = self.all.overall_class(DATA, metric)
-        values = self.all.per_case(DATA, metric, kind, calibrator=calibrator)[[a, b]]
+        values = self.all.per_case(DATA, metric, kind)[[a, b]]
         (p,) = pairwise(values, metric, self.all.patients(DATA))["p"]
         return f"{shown(values[a].mean(), metric)} against {shown(values[b].mean(), metric)} ({chance(p)})"
 
@@ -213,10 +213,6 @@ class Study:
         """The p of this test between two contenders at equal settings."""
         found = (_welch(self.late_eces(a, setting), self.late_eces(b, setting)).pvalue for setting in settings)
         return ", ".join(f"{p:.2g}" for p in found)
-
-    def late_change(self, a: str, b: str, setting: str = "") -> str:
-        """How much they differ, in percent."""
-        return percent(float(np.mean(self.late_eces(a, setting)) / np.mean(self.late_eces(b))) - 1)
 
     def contender(self, key: str) -> Contender:
         """A contender by its key."""

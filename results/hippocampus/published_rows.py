@@ -30,6 +30,11 @@ def published_change(metric: str, key: str = "mbls", than: str = "ce") -> str:
     return percent(published_mean(key, metric) / published_mean(than, metric) - 1)
 
 
+def published_difference(metric: str, key: str = "mbls", than: str = "ce") -> str:
+    """The same in points, without a sign."""
+    return shown(abs(published_mean(key, metric) - published_mean(than, metric)), metric)
+
+
 def paper_penalty(metric: str, penalty: str) -> str:
     """What the paper has for a penalty."""
     rows = published(DATA)

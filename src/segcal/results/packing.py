@@ -50,7 +50,7 @@ def _check_target(to: Path) -> None:
 
 def _pack_run(info: Mapping[str, Any], target: Path) -> None:
     source = Path(info["folder"])
-    (target / "calibrators").mkdir(parents=True, exist_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
     kept = _without_paths(read_json(source / "run.json")) | {"packed": True}
     kept["data"] |= {"patients": info["patients"]}  # an older run has them in its data set alone
     write_json(target / "run.json", kept)
@@ -58,6 +58,7 @@ def _pack_run(info: Mapping[str, Any], target: Path) -> None:
         if found(source / part) is not None:
             write_packed(target / part, source / part)
     for path in sorted((source / "calibrators").glob("*.json")):  # temperatures, and what they were fitted on
+        (target / "calibrators").mkdir(exist_ok=True)
         write_json(target / "calibrators" / path.name, read_json(path))
 
 
