@@ -53,8 +53,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, str(value))
         self.end_headers()
         sent = body[: self.server.drop_after]
+        self.server.served += len(sent)  # before the last byte goes out: the client may look as soon as it has it
         self.wfile.write(sent)
-        self.server.served += len(sent)
         if len(sent) < len(body):
             self.close_connection = True
             if self.server.reset:  # closing with no time to linger sends RST instead of FIN
