@@ -33,6 +33,7 @@ from segcal.store import alone, read_json, read_run
 from segcal.study import engines
 from segcal.study.engines import Local, start_engine
 from segcal.study.estimate import estimate
+from segcal.study.folder import Folder
 from segcal.study.jobs import After, Job
 from segcal.study.plan import built_in_plans, read_plan
 from segcal.study.probe import duration
@@ -568,6 +569,15 @@ def test_what_waits_for_a_choice_that_cannot_be_made_is_left_out(cases, plan_fil
     assert said["undecided"] == ["mbls-chosen-attention_unet-s0"]
     assert said["contenders"][0]["chosen"] is None
     assert not scores(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("keep", "dice"), [("best", 0.8), ("last", 0.7)])
+def test_a_cell_shows_the_score_of_the_epoch_that_it_keeps(cases, plan_file, tmp_path, keep, dice):
+    cell, *_ = read_plan(plan_file, data=str(cases.root), overrides=[f"training.keep={keep}"]).cells
+    run = Folder(tmp_path).run(cell.name)
+    run.mkdir(parents=True)
+    (run / "log.csv").write_text("epoch,val_dice,seconds\n0,0.8,1\n1,0.7,1\n")
+    assert Folder(tmp_path).state(cell).dice == dice
 
 
 def job(cases, folder, *overrides):

@@ -22,6 +22,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from segcal import provenance
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
@@ -81,6 +82,19 @@ def test_the_checkpoint_is_chosen_by_raw_classes_also_where_there_are_regions(ca
 def dice_by_hand(found, label):
     both = int(found.sum() + label.sum())
     return 2 * int((found & label).sum()) / both if both else float("nan")
+
+
+def test_versions_name_the_commit_of_the_sources_and_of_the_working_folder(tmp_path, monkeypatch):
+    repository = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run([*repository, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    commit = subprocess.run([*repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:12]
+    monkeypatch.chdir(tmp_path)
+    for place, known in (("site-packages", ""), ("src", commit)):
+        (tmp_path / place / "segcal").mkdir(parents=True)
+        (tmp_path / "pyproject.toml").touch()
+        monkeypatch.setattr(provenance, "__file__", str(tmp_path / place / "segcal" / "provenance.py"))
+        assert {key: provenance.versions()[key] for key in ("git", "segcal git")} == {"git": commit, "segcal git": known}
 
 
 def test_a_run_leaves_what_it_promises(cases, tmp_path):
@@ -470,6 +484,7 @@ def test_two_processes_train_together(cases, tmp_path):
 TOGETHER = """
 import sys
 from pathlib import Path
+from segcal import provenance
 from segcal.config import run_settings
 from segcal.training import train
 data, out, *sets = sys.argv[1:]

@@ -15,14 +15,14 @@ def identity() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions that could matter, and the state of the user's own repository if there is one."""
+    """The versions that could matter; the commits of segcal's own sources and of the working folder, if there are any."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("segcal", "torch", "monai", "lightning", "numpy", "simpleitk"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "not installed"
-    return found | {"git": git_state()}
+    return found | {"segcal git": _own_state(), "git": git_state()}
 
 
 def git_state(folder: Path | None = None) -> str:
@@ -33,3 +33,9 @@ def git_state(folder: Path | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
+
+
+def _own_state() -> str:
+    """The same of segcal's sources; empty if they were installed, be it into a repository of somebody else."""
+    folder = Path(__file__).parent
+    return git_state(folder) if (folder.parents[1] / "pyproject.toml").is_file() and folder.parent.name == "src" else ""

@@ -81,7 +81,8 @@ class Folder:
         epochs = cell.settings.training.epochs
         if not rows:
             return State(step or WAITS, 0, epochs)
-        dice = max(float(row["val_dice"]) for row in rows)
+        dices = [float(row["val_dice"]) for row in rows]
+        dice = dices[-1] if cell.settings.training.keep == "last" else max(dices)
         seconds = sum(float(row["seconds"]) for row in rows) / len(rows)
         done = self.trained(cell.name)
         return State(step or (TRAINED if done else TRAINS), len(rows), epochs, dice, seconds)

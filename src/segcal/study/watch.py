@@ -15,7 +15,7 @@ class State:
     step: str  # waits, trains, trained, scores, finished, failed
     epoch: int = 0
     epochs: int = 0
-    dice: float | None = None  # the best on validation so far
+    dice: float | None = None  # on validation, of the epoch whose weights would be kept
     seconds: float = 0.0  # of an epoch
 
     @property

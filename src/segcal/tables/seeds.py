@@ -48,8 +48,8 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
     return Table("seeds", title, headers, tuple(rows), tuple(notes), digits, dataset)
 
 
-def _rows(results: Results, dataset: str, calibrator: str) -> pd.DataFrame:
-    rows = results.rows(calibrator=calibrator)
+def _rows(results: Results, dataset: str, calibrator: str, corruption: str = "") -> pd.DataFrame:
+    rows = results.rows(calibrator=calibrator, corruption=corruption)
     return rows[rows["dataset"] == dataset]  # contenders have the same keys on every data set
 
 
@@ -61,9 +61,11 @@ def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
     return len(found) > 1 and len(cases) == len(found) * len(keys) and len(set(cases.values())) == 1
 
 
-def means_by_seed(results: Results, dataset: str, metric: str, *, calibrator: str = "") -> pd.DataFrame:
+def means_by_seed(
+    results: Results, dataset: str, metric: str, *, calibrator: str = "", corruption: str = ""
+) -> pd.DataFrame:
     """Means over test cases: a row per seed, a column per contender; folds together. NaN where none has a value."""
-    rows = _rows(results, dataset, calibrator)
+    rows = _rows(results, dataset, calibrator, corruption)
     seeds_run = sorted(rows["seed"].unique())
     rows = rows[rows["class"] == results.overall_class(dataset, metric)]
     values = rows[rows["metric"] == metric].set_index(["run", "case"])
