@@ -383,7 +383,7 @@ def test_vs_reports_what_only_the_ridge_holds():
 
 
 def test_vs_can_change_the_label_map():
-    logits = torch.tensor([[1.0, 0.0]]).repeat(10, 1)
+    logits = torch.tensor([[2.0, 0.0]]).repeat(10, 1)
     labels = torch.tensor([1] * 9 + [0])
     assert not CALIBRATORS["vs"].keeps_labels
     assert (fit("vs", lambda: [(logits, labels, logits)])(logits).argmax(1) == 1).all()
@@ -582,10 +582,15 @@ def test_bad_batches_are_told_in_one_sentence(key):
         ((logits.long(), labels, image), "must be floating point"),
         ((logits, labels + 7, image), "labels must lie in 0..2"),
         ((logits[:, :1], labels, image), "K >= 2"),
+        ((logits.softmax(1), labels, image), "these are probabilities, not logits; take their logarithm"),
+        ((logits.softmax(1).half(), labels, image), "these are probabilities"),
     ]
     for batch, words in cases:
         with pytest.raises(UserError, match=words):
             fit(key, lambda b=batch: [b])
+    assert fit(key, lambda: [(logits.softmax(1).log(), labels, image)]).facts()["nll_before"] == pytest.approx(
+        fit(key, lambda: [(logits, labels, image)]).facts()["nll_before"], rel=1e-4
+    )
     four = torch.cat([logits, logits[:, :1]], 1)
     with pytest.raises(UserError, match="every batch must have the same"):
         fit(key, lambda: [(logits, labels, image), (four, labels, image)])

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from made_runs import made_run
 from report_runs import tiny_runs
+from synthetic_runs import write_run
 from typer.testing import CliRunner
 
 from segcal.cli import app
@@ -66,6 +67,18 @@ def test_it_holds_no_weights_and_no_paths(study, tmp_path):
     assert not any(b"private" in value for value in found.values())
     assert json.loads(found["plan.json"])["cells"]["ce-s0"]["settings"]["data"] == "made"
     assert read_results([study]).runs["ce-s0"]["settings"]["data"] == SECRET
+
+
+def test_it_tells_which_cases_are_of_one_patient_and_not_their_names(tmp_path):
+    cases = [f"c{i}" for i in range(8)]
+    names = {case: f"the name of somebody {9 - i // 2}" for i, case in enumerate(cases)}
+    for loss in ("ce", "ls"):
+        write_run(tmp_path / "runs", loss, loss, patients=names)
+    pack([tmp_path / "runs"], tmp_path / "packed")
+    assert not any(b"somebody" in value for value in contents(tmp_path / "packed").values())
+    found = read_results([tmp_path / "packed"]).patients("organs")[cases]
+    assert found.nunique() == 4
+    assert all((found[a] == found[b]) == (names[a] == names[b]) for a in cases for b in cases)
 
 
 def test_packing_again_gives_the_same_bytes(study, tmp_path):

@@ -13,8 +13,10 @@ import pytest
 import SimpleITK as sitk
 import torch
 import torch.nn.functional as F
+from typer.testing import CliRunner
 
 from segcal import calibrators, metrics
+from segcal.cli import app
 from segcal.config import run_settings
 from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
@@ -265,6 +267,24 @@ def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
             if row.of in ("confusion", "surfaces"):
                 expected = row.function({"confusion": counts, "surfaces": far}[row.of]).item()
                 assert found[name, key] == pytest.approx(expected, nan_ok=True), (name, key)
+    for mean, names in (("mean", classes), ("mean (region)", [f"{name} (region)" for name in regions])):
+        assert found[mean, "missed"] == sum(found[name, "missed"] for name in names) == 0
+        assert found[mean, "asd"] == pytest.approx(np.nanmean([found[name, "asd"] for name in names]))
+
+
+def test_a_missed_object_leaves_no_mean_distance():
+    labels = torch.zeros(5, 12, 14).long()
+    labels[1:3, 2:6, 2:6], labels[1:3, 8:11, 8:11] = 1, 2
+    logits = 9.0 * torch.nn.functional.one_hot(labels * (labels == 1), 3).movedim(-1, 1)  # the second is not seen
+    for regions in ({}, {"one": [1], "other": [2]}):
+        run = SimpleNamespace(classes=("a", "b"), info={"data": {"regions": regions}})
+        table = _case_rows("case", logits, labels, metrics.reliability(logits, labels), run, [1.0, 1.0, 1.0])
+        found = {(row["class"], row["metric"]): row["value"] for row in table}
+        for mean, first in (("mean", "a"), *([("mean (region)", "one (region)")] if regions else [])):
+            assert found[first, "asd"] == found[first, "hd95"] == 0
+            assert found[mean, "missed"] == 1
+            assert found[mean, "dice"] == 0.5
+            assert all(math.isnan(found[mean, key]) for key in ("asd", "assd", "hd95"))
 
 
 def test_single_slices_have_distances_in_the_plane(tmp_path):
@@ -484,6 +504,25 @@ def test_a_prepared_case_is_predicted_as_it_is_evaluated(tmp_path):
     table = [{k: str(v) for k, v in row.items()} for row in evaluate(run)]
     there = [pick(table, case=id, metric="dice", **{"class": name})[0] for name in cases.classes]
     np.testing.assert_allclose(np.nan_to_num(here.numpy()), np.nan_to_num(there), atol=0.08)
+
+
+def test_where_the_network_did_not_look_nothing_is_sure(tmp_path):
+    write_layout("msd", tmp_path / "raw", n_cases=6, size=(5, 32, 28))
+    cases = prepare("mine", tmp_path / "raw", tmp_path / "cases", crop=(5, 16, 14)).cases
+    run = trained(cases, tmp_path / "run", "training.epochs=1")
+    path = sorted((tmp_path / "raw" / "imagesTr").iterdir())[0]
+    (about,) = predict(run, [path], tmp_path / "out").values()
+    name = path.name.split(".")[0]
+    seg, sure = (sitk.ReadImage(str(tmp_path / "out" / f"{name}_{kind}.nii.gz")) for kind in ("seg", "confidence"))
+    seg, sure = sitk.GetArrayFromImage(seg), sitk.GetArrayFromImage(sure)
+    inside = np.zeros(sure.shape, bool)
+    inside[:, 8:24, 7:21] = True
+    assert (sure[inside] > 0.25).all()
+    assert not sure[~inside].any()
+    assert not seg[~inside].any()
+    assert about["unseen_share"] == 0.75
+    said = CliRunner().invoke(app, ["predict", str(run.root), str(path), "--out", str(tmp_path / "again")])
+    assert f"note: {name}: the network did not look at 75 % of the image; confidence is 0 there" in said.stderr
 
 
 def test_turned_images_come_back_turned(run, images, tmp_path):

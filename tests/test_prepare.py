@@ -153,6 +153,38 @@ def test_spacing_and_crop_are_of_the_file_whatever_the_slicing_axis(tmp_path, ax
         assert turned.case(id)["spacing"] == {1: [1.0, 1.5, 0.7], 2: [0.7, 1.5, 1.0]}[axis]
 
 
+def test_a_folder_may_be_named_by_a_detour(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    assert prepare("mine", root / ".." / "raw", tmp_path / "a").fresh
+    assert not prepare("mine", root, tmp_path / "a").fresh
+
+
+def _spaced(image):
+    image.SetSpacing([2.0 * x for x in image.GetSpacing()])
+
+
+def _moved(image):
+    image.SetOrigin([x + 40 for x in image.GetOrigin()])
+
+
+def _mirrored(image):
+    image.SetDirection([-1, 0, 0, 0, 1, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize("change", [_spaced, _moved, _mirrored])
+def test_channels_that_lie_elsewhere_are_refused(tmp_path, change):
+    root = raw("brats", tmp_path / "raw")
+    path = sorted(root.rglob("*_t2.nii.gz"))[0]
+    image = sitk.ReadImage(str(path))
+    image.SetOrigin([x + 0.1 for x in image.GetOrigin()])  # registered, and rounded by another program
+    sitk.WriteImage(image, str(path))
+    prepare("brats", root, tmp_path / "a")
+    change(image)
+    sitk.WriteImage(image, str(path))
+    with pytest.raises(UserError, match=f"{path.name} and .* have different spacing, origin or direction; resample one"):
+        prepare("brats", root, tmp_path / "b")
+
+
 def test_cases_of_one_patient_stay_together_if_a_file_says_so(tmp_path):
     root = raw("nnunet", tmp_path / "raw")
     ids = prepare("mine", root, tmp_path / "a").cases.ids
@@ -167,6 +199,8 @@ def test_cases_of_one_patient_stay_together_if_a_file_says_so(tmp_path):
     assert inspect.summary(cases)["patients"] == len(roles)
     assert inspect.summary(open_cases(tmp_path / "a" / "mine"))["patients"] is None
     assert facts(cases)["patients"] == known
+    assert "no file says which cases are of one patient" in " ".join(inspect.warnings(open_cases(tmp_path / "a" / "mine")))
+    assert "of one patient" not in " ".join(inspect.warnings(cases))
     assert facts(open_cases(tmp_path / "a" / "mine"))["patients"] is None
 
 

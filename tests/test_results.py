@@ -238,6 +238,11 @@ def test_other_data_protocol_or_repeats(tmp_path):
     run["settings"]["training"]["keep"] = "last"
     write_json(tmp_path / "keys" / "b" / "run.json", run)
     refused(tmp_path / "keys", "b and a differ in their training settings")
+    for machine in ({"precision": "bf16-mixed"}, {"devices": 2}):
+        run["settings"]["training"]["keep"] = "best"
+        run["settings"]["machine"] = machine
+        write_json(tmp_path / "keys" / "b" / "run.json", run)
+        refused(tmp_path / "keys", "b and a differ in precision or number of processes")
     write_run(tmp_path / "repeat", "a", settings={})
     write_run(tmp_path / "repeat", "b", settings={})
     refused(tmp_path / "repeat", "a, b are the same: ce .*with one seed; name one of them")

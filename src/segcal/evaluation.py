@@ -18,7 +18,19 @@ from segcal import calibrators
 from segcal.corruptions import CORRUPTIONS, case_seed, corrupt, parse
 from segcal.data.slices import volume
 from segcal.inference import Run
-from segcal.metrics import METRICS, N_BINS, Reliability, Surface, cece, confusion, label_map, reliability, surfaces
+from segcal.metrics import (
+    METRICS,
+    N_BINS,
+    Reliability,
+    Surface,
+    cece,
+    confusion,
+    label_map,
+    mean_distance,
+    missed,
+    reliability,
+    surfaces,
+)
 from segcal.metrics.masks import chosen
 from segcal.store import CaseSet, alone, open_cases, read_json, read_rows, write_json, write_rows
 from segcal.types import IGNORE, UserError, check_choice
@@ -183,10 +195,10 @@ def _region_rows(
         whole = [found[parts[0] - 1]] if len(parts) == 1 else _surfaces(inside, really, 2, spacing, ignore)
         each.append(_overlap_rows(id, member @ counts @ member.T, whole, (REGION.format(name),), ""))
     rows = [row for part in each for row in part]
-    for same in zip(*each, strict=True):
-        values = torch.tensor([row["value"] for row in same], dtype=torch.float64)
-        mean = (values.sum() if same[0]["metric"] == "missed" else values.nanmean()).item()
-        rows.append({"case": id, "class": REGION.format(MEAN), "metric": same[0]["metric"], "value": mean})
+    tables = {same[0]["metric"]: torch.tensor([row["value"] for row in same]).double() for same in zip(*each, strict=True)}
+    for key, values in tables.items():
+        mean = _over_classes(key, values, tables["missed"])
+        rows.append({"case": id, "class": REGION.format(MEAN), "metric": key, "value": mean})
     return rows
 
 
@@ -211,9 +223,16 @@ def _overlap_rows(id: str, counts: Tensor, found: list[Surface], names: tuple[st
             values = row.function(of[row.of]).double()
             named = dict(zip(names, values.tolist(), strict=True))
             if mean:
-                named[mean] = (values.sum() if key == "missed" else values.nanmean()).item()
+                named[mean] = _over_classes(key, values, missed(found))
             rows += [{"case": id, "class": name, "metric": key, "value": value} for name, value in named.items()]
     return rows
+
+
+def _over_classes(key: str, values: Tensor, gone: Tensor) -> float:
+    """How many objects were missed; of any other metric the mean."""
+    if key == "missed":
+        return values.sum().item()
+    return (mean_distance(values, gone) if METRICS[key].of == "surfaces" else values.nanmean()).item()
 
 
 def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict[str, Any]]:

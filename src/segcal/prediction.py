@@ -56,14 +56,15 @@ def predict(
                 raise UserError(f"{out} has another prediction of {name!r}; choose another --out, or --again to replace it")
             summaries[name] = known
             continue
-        probs, label, original = _probabilities(run, paths, fitted, keeps_labels=keeps_labels)
-        confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
+        probs, label, seen, original = _probabilities(run, paths, fitted, keeps_labels=keeps_labels)
+        confidence = np.take_along_axis(probs, label[None].astype(np.intp), 0)[0] * seen
         for old in _files(name, run, probabilities=True):
             (out / old).unlink(missing_ok=True)  # of a prediction with another calibrator, say
         maps = (label, confidence, *(probs if probabilities else ()))
         for file, values in zip(_files(name, run, probabilities), maps, strict=True):
             write_image(out / file, from_array(values, original))
         summaries[name] = about | summary(probs, label, run.classes, original.spacing)
+        summaries[name]["unseen_share"] = round(1 - float(seen.mean()), 4)
         write_json(out / f"{name}_summary.json", summaries[name])
         if progress is not None:
             progress(i, len(groups))
@@ -115,8 +116,8 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
 
 def _probabilities(
     run: Run, paths: tuple[Path, ...], fitted: Any, *, keeps_labels: bool
-) -> tuple[NDArray[np.float32], NDArray[np.uint8], Grid]:
-    """Class probabilities (K, z, y, x) and label map (z, y, x) on the grid of the first file, and that grid.
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8], Grid]:
+    """Probabilities (K, z, y, x), label map and where the network looked (z, y, x), all on the first file's grid; that grid.
 
     A calibrator that keeps the label map keeps it here too: interpolating calibrated probabilities could change it.
     """
@@ -129,7 +130,8 @@ def _probabilities(
     logits = run.logits(image)
     plain = _restored(logits, grid, original)
     probs = plain if fitted is None else _restored(fitted(logits, image), grid, original)
-    return probs, (plain if keeps_labels else probs).argmax(0).astype(np.uint8), original
+    seen = sitk.GetArrayFromImage(restored(np.ones(array[:, 0].shape, np.uint8), grid, original, labels=True))
+    return probs, (plain if keeps_labels else probs).argmax(0).astype(np.uint8), seen, original
 
 
 def _restored(logits: Tensor, grid: Grid, original: Grid) -> NDArray[np.float32]:

@@ -47,7 +47,9 @@ def read(stem: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         data = _path(stem, "safetensors").read_bytes()
         version, digest = content["format"], content.pop("sha256")
     except FileNotFoundError as error:
-        raise UserError(f"there is no fitted calibrator {stem} ({error.filename} is missing)") from None
+        raise UserError(
+            f"there is no fitted calibrator {stem} ({error.filename} is missing); fit it first, with segcal calibrate"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{stem}.json is damaged; fit the calibrator again") from None
     if version != FORMAT:

@@ -93,6 +93,7 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         if logits.shape[1] != n_classes:
             raise UserError(f"every batch must have the same classes; got {n_classes} and then {logits.shape[1]}")
         check_labels(labels, n_classes, IGNORE)
+        refuse_probabilities(logits)
         flat = logits.detach().reshape(len(logits), n_classes, -1)  # (N, K, V)
         truth = labels.long().reshape(len(logits), 1, -1)  # (N, 1, V)
         n_voxels = max(1, CHUNK // n_classes)
@@ -100,6 +101,12 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for x_items, y_items in zip(flat.split(n_items), truth.split(n_items), strict=True):
             for x, y in zip(x_items.split(n_voxels, 2), y_items.split(n_voxels, 2), strict=True):
                 yield x.to(widest(x)), y.clamp_min(0), (y != IGNORE).to(widest(x))
+
+
+def refuse_probabilities(logits: Tensor) -> None:
+    """A temperature of probabilities means nothing, and nobody would see it."""
+    if logits.numel() and logits.min() >= 0 and ((logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all():
+        raise UserError("these are probabilities, not logits; take their logarithm: probs.clamp_min(1e-7).log()")
 
 
 def mean_of(sums: Tensor, n_known: int = 0) -> tuple[int, Tensor]:

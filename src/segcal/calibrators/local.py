@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, divided, mean_of, widest
+from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, divided, mean_of, refuse_probabilities, widest
 from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
 
 REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
@@ -193,11 +193,12 @@ def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         check_arrays(logits, labels)
         _check_image(logits, image)
         check_labels(labels, logits.shape[1], IGNORE)
+        refuse_probabilities(logits)
         here = (logits.shape[1], image.shape[1])
         known = known or here
         if here != known:
             raise UserError(f"every batch must have the same numbers of classes and channels; got {known} and then {here}")
-        yield logits.detach().float(), labels.long(), image.detach().float()
+        yield logits.detach().float().cpu(), labels.long().cpu(), image.detach().float().cpu()  # where the weights are
 
 
 def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -176,6 +176,8 @@ def predict(
 ) -> None:
     """Segment images: label map, confidence and volumes, in each image's own geometry."""
     before_torch()
+    import sys
+
     from segcal.inference import open_run
     from segcal.prediction import predict as apply
 
@@ -196,4 +198,7 @@ def predict(
             low, high = row["interval_90_ml"]
             cells = [row["ml"], row["expected_ml"], f"{low} to {high}", about["mean_confidence"], about["unsure_share"]]
             table.add_row(name, kind, *map(str, cells))
+        if about.get("unseen_share"):
+            share = f"{100 * about['unseen_share']:.2g} %"
+            print(f"note: {name}: the network did not look at {share} of the image; confidence is 0 there", file=sys.stderr)
     show(done, table, as_json)

@@ -89,6 +89,11 @@ def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk
     for path, image in parts:
         if image.GetSize() != first.GetSize():
             raise UserError(f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()}; channels must align")
+        if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
+            raise UserError(
+                f"{path} and {paths[0]} have different spacing, origin or direction; resample one to the other's grid, "
+                "or correct its header"
+            )
         wide = sitk.Cast(image, sitk.sitkFloat32)
         if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
             raise UserError(f"{path} holds values beyond the range of float32; rescale it")

@@ -48,11 +48,11 @@ class Grid:
         """The grid as it stands in a JSON file."""
         return {key: list(value) for key, value in asdict(self).items()}
 
-    def close_to(self, other: Grid) -> bool:
-        """Whether both place every voxel alike, to a hundredth of a voxel."""
+    def close_to(self, other: Grid, *, apart: float = 1e-2) -> bool:
+        """Whether both place every voxel alike, to a hundredth of a voxel; first voxels may be `apart` voxels away."""
         near = [
-            np.allclose(a, b, rtol=0, atol=1e-2 * min(self.spacing))
-            for a, b in ((self.spacing, other.spacing), (self.origin, other.origin))
+            np.allclose(a, b, rtol=0, atol=voxels * min(self.spacing))
+            for a, b, voxels in ((self.spacing, other.spacing, 1e-2), (self.origin, other.origin, apart))
         ]
         return self.size == other.size and all(near) and np.allclose(self.direction, other.direction, rtol=0, atol=1e-3)
 

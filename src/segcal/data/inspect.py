@@ -67,6 +67,10 @@ def warnings(cases: CaseSet) -> list[str]:
             found.append(f"{id} was turned to the orientation of the other cases")
     if any(Path(path).suffix.lower() in PLAIN for id in cases.ids for path in cases.case(id)["sources"]):
         found.append("pictures do not say how large a pixel is; distances will count pixels of the original, not mm")
+    if not cases.info.get("patients_known", True):
+        found.append(
+            "no file says which cases are of one patient, so each counts as its own; if some are, use --patients FILE"
+        )
     for ids in same.values():
         if len(ids) > 1:
             where = {name for name in ("train", "val", "test") if set(ids) & set(cases.split(name))}

@@ -7,6 +7,7 @@ An interrupted run finds them there and goes on; a run that fails removes them.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -135,6 +136,7 @@ def _job(name: str, root: Path | None, to: Path, files: Files, settings: dict[st
         raise UserError(f"say where the raw data of {name} is, with --from")
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; --from takes the data set's folder as downloaded and unpacked")
+    root = Path(os.path.normpath(root))  # as the paths that readers find in it
     source = source_of(name, root)
     used = changed_recipe(source.recipe, recipe)
     raw = source.reader(root)

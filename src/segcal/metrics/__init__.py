@@ -37,7 +37,7 @@ from segcal.metrics.calibration import (
 )
 from segcal.metrics.masks import MASKS
 from segcal.metrics.overlap import confusion, dice, dice_of_confusion, label_map
-from segcal.metrics.surface import Surface, asd, assd, hd95, missed, surfaces
+from segcal.metrics.surface import Surface, asd, assd, hd95, mean_distance, missed, surfaces
 
 if TYPE_CHECKING:
     from segcal.metrics.modules import CalibrationScores, CalibrationScoresOfProbs, OverlapScores
@@ -55,7 +55,7 @@ __all__ = [
     "Surface",
 ]
 __all__ += ["accuracy", "ace", "asd", "assd", "brier", "cece", "confidence_gap", "confusion", "dice"]
-__all__ += ["dice_of_confusion", "ece", "hd95", "label_map", "mce", "missed", "nll", "overconfidence"]
+__all__ += ["dice_of_confusion", "ece", "hd95", "label_map", "mce", "mean_distance", "missed", "nll", "overconfidence"]
 __all__ += ["reliability", "reliability_of_probs", "surfaces", "underconfidence"]
 
 

@@ -16,7 +16,7 @@ from segcal.metrics import METRICS
 from segcal.metrics.calibration import Bins, Reliability, check_finite, plain, reliability, reliability_of_probs
 from segcal.metrics.masks import MASKS
 from segcal.metrics.overlap import confusion, label_map
-from segcal.metrics.surface import surfaces
+from segcal.metrics.surface import mean_distance, missed, surfaces
 from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_range
 
 _BINS = ("count", "conf", "hit")
@@ -181,7 +181,12 @@ class OverlapScores(_Scores):
         if any(METRICS[key].of == "surfaces" for key in self.keys):
             of["surfaces"] = surfaces(pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings)
         values = torch.stack([METRICS[key].function(of[METRICS[key].of]).double().to(self.device) for key in self.keys])
-        self._add_case(torch.cat([values, values.nanmean(1, keepdim=True)], 1))
+        means = values.nanmean(1)
+        if "surfaces" in of:
+            distances = torch.tensor([METRICS[key].of == "surfaces" for key in self.keys], device=values.device)
+            gone = missed(of["surfaces"]).to(values.device)
+            means = torch.where(distances, mean_distance(values, gone), means)
+        self._add_case(torch.cat([values, means[:, None]], 1))
         self.confusion += counts
 
     def compute(self) -> dict[str, Tensor]:

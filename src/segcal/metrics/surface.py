@@ -138,5 +138,18 @@ def missed(found: Sequence[Surface]) -> Tensor:
     return torch.tensor([int(s.missed) for s in found])
 
 
+def mean_distance(distances: Tensor, gone: Tensor) -> Tensor:
+    """The mean over classes, the last axis, of those that have a distance; NaN if `missed` is 1 for any of them.
+
+    A mean over the others alone would reward leaving out the class that is hardest to find.
+
+    >>> mean_distance(torch.tensor([0.5, torch.nan]), torch.tensor([0, 0]))  # the second is in neither
+    tensor(0.5000)
+    >>> mean_distance(torch.tensor([0.5, torch.nan]), torch.tensor([0, 1]))  # the second is in one only
+    tensor(nan)
+    """
+    return distances.nanmean(-1).masked_fill((gone > 0).any(-1), torch.nan)
+
+
 def _per_class(found: Sequence[Surface], value: Callable[[Surface], float]) -> Tensor:
     return torch.tensor([value(s) if len(s.to_reference) else torch.nan for s in found], dtype=torch.float64)

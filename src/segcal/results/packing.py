@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.results.reading import read_results
+from segcal.results.records import Results
 from segcal.store import found, read_json, whole_or_not, write_json, write_packed
 from segcal.types import UserError
 
@@ -29,9 +30,10 @@ def pack(folders: Sequence[Path], to: Path) -> dict[str, Any]:
     names = {name: Path(name).name for name in results.runs}
     if len(set(names.values())) < len(names):
         raise UserError("two of the runs have folders of the same name; pack them one by one")
+    numbers = _numbers(results)
     with whole_or_not(to, sorted(names.values())) as partial:
         for name, info in results.runs.items():
-            _pack_run(info, partial / "runs" / names[name])
+            _pack_run(info, partial / "runs" / names[name], numbers)
         for folder, part in ((folder, part) for folder in studies for part in OF_STUDY):
             if (value := read_json(folder / part)) is not None:
                 write_json(partial / part, _without_paths(value))
@@ -48,11 +50,17 @@ def _check_target(to: Path) -> None:
         raise UserError(f"{to} also holds {others[0]}, which would be lost; move it away, or choose another --out")
 
 
-def _pack_run(info: Mapping[str, Any], target: Path) -> None:
+def _numbers(results: Results) -> dict[str, str]:
+    """A number for each patient, in the order of their names: only who belongs together is published."""
+    names = sorted({p for info in results.runs.values() for p in (info["patients"] or {}).values()})
+    return {name: f"patient {i:0{len(str(len(names)))}}" for i, name in enumerate(names, start=1)}
+
+
+def _pack_run(info: Mapping[str, Any], target: Path, numbers: Mapping[str, str]) -> None:
     source = Path(info["folder"])
     target.mkdir(parents=True, exist_ok=True)
     kept = _without_paths(read_json(source / "run.json")) | {"packed": True}
-    kept["data"] |= {"patients": info["patients"]}  # an older run has them in its data set alone
+    kept["data"] |= {"patients": info["patients"] and {case: numbers[p] for case, p in info["patients"].items()}}
     write_json(target / "run.json", kept)
     for part in OF_RUN:
         if found(source / part) is not None:

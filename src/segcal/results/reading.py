@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from segcal.config import Training
+from segcal.config import Machine, Training
 from segcal.data.catalog import DATASETS
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
@@ -131,6 +131,17 @@ def _check_protocol(runs: Mapping[str, dict[str, Any]]) -> None:
             other = first.setdefault(key, name)
             if _with_defaults(runs[other], part) != _with_defaults(info, part):
                 raise UserError(f"{name} and {other} differ in their {part} settings; compare runs of one protocol")
+        other = first.setdefault((data, "machine"), name)
+        if _effective(runs[other]) != _effective(info):
+            raise UserError(
+                f"{name} and {other} differ in precision or number of processes (batch); compare runs of one kind"
+            )
+
+
+def _effective(info: Mapping[str, Any]) -> tuple[str, int]:
+    """What of the machine decides about results; the batch is per process."""
+    machine = Machine().model_dump() | info["settings"].get("machine", {})
+    return machine["precision"], machine["devices"] * machine["nodes"]
 
 
 def _with_defaults(info: Mapping[str, Any], part: str) -> dict[str, Any]:
