@@ -183,8 +183,8 @@ def source_of(name: str, root: Path) -> Source:
         known = ", ".join(DATASETS)
         raise UserError(
             f"{root} has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout; name a known set "
-            f"({known}), or put images into imagesTr as X_0000.nii.gz, label maps into labelsTr as X.nii.gz, and beside them "
-            'a dataset.json: {"channel_names": {"0": "MRI"}, "labels": {"background": 0, "organ": 1}, '
+            f"({known}), or put images into imagesTr as X_0000.nii.gz, label maps into labelsTr as X.nii.gz, and beside "
+            'them a dataset.json: {"channel_names": {"0": "MRI"}, "labels": {"background": 0, "organ": 1}, '
             '"file_ending": ".nii.gz"}'
         )
     values = readers.description(root)
