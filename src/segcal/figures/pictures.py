@@ -48,16 +48,7 @@ def qualitative(
     """
     keys = list(outcomes)
     blocks = [keys[i : i + IN_A_ROW] for i in range(0, len(keys), IN_A_ROW)]
-    columns = 1 + max(len(block) for block in blocks)
-    each = min((DOUBLE - 22 * MM) / columns, 45 * MM)
-    tall = float(np.clip(each * image.shape[0] * aspect / image.shape[1], 0.5 * each, 1.6 * each))
-    _, room = legend_size(classes, DOUBLE)
-    height = len(blocks) * (2 * tall + each + 12 * MM) + room + 8 * MM
-    ratios = [tall, tall, each] * len(blocks)
-    widths = [1.0] * columns + [0.05]  # the last column is for the scale of confidence
-    figure, axes = panels(3 * len(blocks), columns + 1, height=height, height_ratios=ratios, width_ratios=widths)
-    for ax in axes.flat:
-        ax.set_axis_off()
+    figure, axes, each = _canvas(len(blocks), 1 + max(map(len, blocks)), image.shape[0] * aspect / image.shape[1], classes)
     low, high = 1 / (len(classes) + 1), 1.0  # the predicted class has at least its share
     for b, block in enumerate(blocks):
         masks, sure, right = axes[3 * b : 3 * b + 3]
@@ -76,15 +67,33 @@ def qualitative(
             right[column].set(aspect="equal", xlabel="confidence")
             right[column].tick_params(labelleft=column == 1)
         right[1].set_ylabel("accuracy")
-        sure[-1].set_axis_on()
-        bar = figure.colorbar(ScalarMappable(Normalize(low, high), "cividis"), cax=sure[-1])
-        bar.set_label("confidence", fontsize=SMALL)
-        sure[-1].tick_params(labelsize=SMALL, width=0.5, length=2)
-        bar.outline.set_visible(False)
+        _add_scale(figure, sure[-1], low, high)
     if title:
         figure.suptitle(title)
     add_handles(figure, class_handles(classes, colours), "class")
     return figure
+
+
+def _canvas(n_blocks: int, columns: int, tallness: float, classes: Sequence[str]) -> tuple[Figure, NDArray[Any], float]:
+    """Three rows per block, slices of this height over width, a narrow last column; and how wide a panel is."""
+    each = min((DOUBLE - 22 * MM) / columns, 45 * MM)
+    tall = float(np.clip(each * tallness, 0.5 * each, 1.6 * each))
+    _, room = legend_size(classes, DOUBLE)
+    height = n_blocks * (2 * tall + each + 12 * MM) + room + 8 * MM
+    widths = [1.0] * columns + [0.05]  # the last column is for the scale of confidence
+    ratios = [tall, tall, each] * n_blocks
+    figure, axes = panels(3 * n_blocks, columns + 1, height=height, height_ratios=ratios, width_ratios=widths)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    return figure, axes, each
+
+
+def _add_scale(figure: Figure, ax: Axes, low: float, high: float) -> None:
+    ax.set_axis_on()
+    bar = figure.colorbar(ScalarMappable(Normalize(low, high), "cividis"), cax=ax)
+    bar.set_label("confidence", fontsize=SMALL)
+    ax.tick_params(labelsize=SMALL, width=0.5, length=2)
+    bar.outline.set_visible(False)
 
 
 def _show_slice(
