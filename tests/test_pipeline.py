@@ -26,7 +26,9 @@ from segcal.evaluation import _case_rows, _logit_sums, evaluate
 from segcal.inference import open_run, volume_logits
 from segcal.posthoc import cache_logits, calibrate
 from segcal.prediction import grouped, predict, summary
+from segcal.results import read_results
 from segcal.store import alone, read_run, write_json
+from segcal.tables import TABLES
 from segcal.training import train
 from segcal.types import IGNORE, UserError
 
@@ -292,6 +294,10 @@ def test_single_slices_have_distances_in_the_plane(tmp_path):
     cases = prepare("busi", tmp_path / "raw", tmp_path / "cases", size=(40, 40)).cases
     run = trained(cases, tmp_path / "run", "training.epochs=40")
     table = evaluate(run)
+    assert run.info["data"]["distances"] == "pixels"
+    for key, told in (("discriminative", True), ("calibration", False)):
+        notes = " ".join(TABLES[key](read_results([run.root]), "busi", published=False).notes)
+        assert ("Distances are in pixels of the original, not in mm" in notes) == told
     found = [row["value"] for row in table if row["metric"] == "asd" and row["class"] == "tumour"]
     assert any(not math.isnan(value) and value > 0 for value in found)
 

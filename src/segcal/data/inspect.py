@@ -52,6 +52,11 @@ def summary(cases: CaseSet) -> dict[str, Any]:
     }
 
 
+def counts_pixels(cases: CaseSet) -> bool:
+    """Whether distances are in pixels, since some files are pictures without a physical size."""
+    return any(Path(path).suffix.lower() in PLAIN for id in cases.ids for path in cases.case(id)["sources"])
+
+
 def warnings(cases: CaseSet) -> list[str]:
     """One sentence for each thing that a person should look at."""
     found = []
@@ -65,7 +70,7 @@ def warnings(cases: CaseSet) -> list[str]:
             found.append(f"{id}: image and label geometry differ (spacing, origin or direction); the image's is used")
         if record["reoriented"]:
             found.append(f"{id} was turned to the orientation of the other cases")
-    if any(Path(path).suffix.lower() in PLAIN for id in cases.ids for path in cases.case(id)["sources"]):
+    if counts_pixels(cases):
         found.append("pictures do not say how large a pixel is; distances will count pixels of the original, not mm")
     if not cases.info.get("patients_known", True):
         found.append(

@@ -145,6 +145,7 @@ def notes_on(
     lines = [
         *_basis(results, contenders),
         *_marked(contenders, cells),
+        *_pixels(results, dataset, columns),
         *_fewer(len(_cases(results, dataset)), rows, columns),
     ]
     if any(MISSED in cell.note for cell in cells):
@@ -205,6 +206,12 @@ def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
         told = ", ".join(f"{label} {n}" for label, n in seeds.items())
         lines.append(f"Per case the mean over seeds: {told if len(set(seeds.values())) > 1 else max(seeds.values())}.")
     return lines
+
+
+def _pixels(results: Results, dataset: str, columns: Sequence[Column]) -> list[str]:
+    if results.data(dataset).get("distances") != "pixels" or not any(METRICS[c.metric].unit for c in columns):
+        return []
+    return ["Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."]
 
 
 def _marked(contenders: Sequence[Contender], cells: Sequence[Cell]) -> list[str]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from segcal.config import RunSettings, checked
+from segcal.data.inspect import counts_pixels
 from segcal.data.sampling import EpochSampler, ShareOfCases
 from segcal.data.slices import Batches, Slices
 from segcal.hardware import keep_pages
@@ -159,6 +160,7 @@ def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
     patients = {id: record["patient"] for id, record in cases.info["cases"].items() if record["patient"] != id}
     sizes = {name: len(cases.split(name, fold)) for name in ("train", "val", "test")}
     found = {key: cases.info[key] for key in keys} | {"recipe": cases.info["settings"]["recipe"]}
+    found["distances"] = "pixels" if counts_pixels(cases) else "mm"
     return found | {"splits": sizes, "patients": patients if cases.info.get("patients_known", True) else None}
 
 
