@@ -1,56 +1,55 @@
-"""Write `docs/results/hippocampus.md` and its figures from the packed studies beside this file.
+"""Write `docs/results/hippocampus.md`, the page of its details and their figures from the packed studies beside this file.
 
-python results/hippocampus/make_page.py            writes the page and the figures
-python results/hippocampus/make_page.py --print    prints the page instead; a test compares that with the file
-
-Every number of the page is computed from the scores (`packed_study.py`, `page_tables.py`); `page.md.j2` holds the words.
+Every score on the pages is computed from the test scores (`packed_study.py`) and logs (`trainings.py`), alone or in a table
+(`page_tables.py`); the templates hold the words. A test makes the pages again and compares.
 """
 
 from __future__ import annotations
 
-import sys
+import re
 from typing import Any
 
 import page_tables
 import published_rows
-from jinja2 import Environment, StrictUndefined
-from packed_study import HERE, SEVEN, Study
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from packed_study import HERE, Study
 
 from segcal.figures import save_figures
 
-PAGE = HERE.parents[1] / "docs" / "results" / "hippocampus.md"
-TITLES = {
+PAGES = HERE.parents[1] / "docs" / "results"
+NAMES = {"hippocampus.md": "page.md.j2", "hippocampus-details.md": "details.md.j2"}
+STUDIES = {
     "full": "full data",
     "full-last": "full data, last epoch",
     "low": "low data",
     "low-last": "low data, last epoch",
 }
+VARIANTS = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2"}
 FIGURES = ("learning_curves", "reliability", "dice_vs_ece", "sensitivity", "robustness", "rank_heatmap")
 
 
-def page() -> str:
-    """The page as Markdown."""
-    studies = {path.name: Study(path.name) for path in sorted(HERE.iterdir()) if (path / "packed.json").is_file()}
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    template = environment.from_string((HERE / "page.md.j2").read_text(encoding="utf-8"))
-    promise = {title: studies[name] for name, title in TITLES.items() if name in studies}
-    names: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
-    names |= {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2", "has_full": "full-last" in studies}
-    names["all_of_full"] = names["has_full"] and len(studies["full"].keys) == len(SEVEN)
-    return template.render(**names, tables=page_tables, rows=published_rows, promise=promise)
+def pages() -> dict[str, str]:
+    """The pages as Markdown, by name."""
+    studies = {name: Study(name) for name in STUDIES}
+    values: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
+    titled = {title: studies[name] for name, title in STUDIES.items()}
+    environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= values | VARIANTS | {"tables": page_tables, "rows": published_rows, "titled": titled}
+    return {name: _tidy(environment.get_template(source).render()) for name, source in NAMES.items()}
+
+
+def _tidy(text: str) -> str:
+    """Never more than one empty line."""
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
 def draw() -> None:
-    """The figures of the page, beside it."""
+    """The figures of the pages, beside them."""
     for name in ("low", "full"):
-        if (HERE / name / "packed.json").is_file():
-            save_figures(Study(name).results, PAGE.parent / name, format="svg", keys=FIGURES)
+        save_figures(Study(name).results, PAGES / name, format="svg", keys=FIGURES)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--print"]:
-        print(page(), end="")
-    else:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page(), encoding="utf-8")
-        draw()
+    for page, written in pages().items():
+        (PAGES / page).write_text(written, encoding="utf-8")
+    draw()

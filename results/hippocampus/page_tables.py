@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import scipy.stats
-from packed_study import Study
+from packed_study import SEVEN, Study
 from published_rows import paper, published_change, published_mean
 from wording import level, markdown, points, spread
 
@@ -13,31 +13,60 @@ from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 
 NOISE = (0.01, 0.02, 0.03, 0.04, 0.05)
+LEVEL = 0.05  # of tests
 
 
-def promise_table(studies: Mapping[str, Study]) -> str:
-    """MbLS against CE, in the paper and in every study."""
+def noise(strength: float = NOISE[-1]) -> str:
+    """The corruption of this strength, as scores call it."""
+    return f"gaussian_noise:{strength:g}"
+
+
+def versus_table(studies: Mapping[str, Study], one: str, other: str, *, published: bool) -> str:
+    """A method against another: means, change and tests in every study, and in the paper if wanted."""
+    corrected = {one, other} <= set(SEVEN)
     rows = []
     for metric in ("ece", "cece", "dice"):
-        row = METRICS[metric]
-        pair = [f"{s.value('ce', metric)} → {s.value('mbls', metric)}" for s in studies.values()]
-        rows.append([f"**{row.label}** {row.arrow}, CE → MbLS", f"{paper('ce', metric)} → {paper('mbls', metric)}", *pair])
-        theirs = points(published_mean("mbls", metric) - published_mean("ce", metric))
-        ours = [f"{s.difference('mbls', metric)}, {s.change('mbls', metric)}" for s in studies.values()]
-        rows.append(["change", f"{theirs}, {published_change(metric)}", *ours])
-        chances = [f"{s.holm('mbls', 'ce', metric)}; {_seeds(s, metric)}" for s in studies.values()]
-        rows.append(["over cases (Holm); over seeds", "one training", *chances])
-    return markdown(["", "paper", *studies], rows)
+        head = f"**{METRICS[metric].label}** {METRICS[metric].arrow}, {LOSSES[one].label} → {LOSSES[other].label}"
+        rows += [[head], ["change"], [f"over cases{' (Holm)' if corrected else ''}"], ["over seeds, 95 % interval"]]
+        if published:
+            theirs = points(published_mean(other, metric) - published_mean(one, metric))
+            pair = f"{paper(one, metric)} → {paper(other, metric)}"
+            _extend(rows[-4:], [pair, f"{theirs}, {published_change(metric, other, one)}", "—", "one training"])
+        for study in studies.values():
+            pair = f"{study.value(one, metric)} → {study.value(other, metric)}"
+            change = f"{study.difference(other, metric, one)}, {study.change(other, metric, one)}"
+            cases = (study.holm if corrected else study.over_cases)(other, one, metric)
+            _extend(rows[-4:], [pair, change, cases, _seeds(study, one, other, metric)])
+    return markdown(["", *(["paper"] if published else []), *studies], rows)
 
 
-def gains(studies: Mapping[str, Study]) -> str:
-    """By how much MbLS has a lower ECE than CE, from the least to the most."""
-    found = [study.mean("ce", "ece") - study.mean("mbls", "ece") for study in studies.values()]
-    return f"{min(found):.3f} to {max(found):.3f}"
+def _extend(rows: Sequence[list[str]], values: Sequence[str]) -> None:
+    for row, value in zip(rows, values, strict=True):
+        row.append(value)
 
 
-def _seeds(study: Study, metric: str) -> str:
-    return "one training" if study.seeds == "one seed" else study.over_seeds("mbls", "ce", metric)
+def _seeds(study: Study, one: str, other: str, metric: str) -> str:
+    if study.n_seeds == 1:
+        return "one training"
+    return f"{study.over_seeds(other, one, metric)}, {study.interval(other, one, metric)}"
+
+
+def ece_table(studies: Mapping[str, Study]) -> str:
+    """ECE of every method in the paper and in every study; a mark where it differs from that of MbLS."""
+    rows = [
+        [LOSSES[key].label, paper(key, "ece"), *(f"{s.value(key, 'ece')}{_marks(s, key)}" for s in studies.values())]
+        for key in SEVEN
+    ]
+    return markdown(["ECE ↓", "paper", *studies], rows)
+
+
+def _marks(study: Study, key: str) -> str:
+    if key == "mbls":
+        return ""
+    below = study.mean(key, "ece") < study.mean("mbls", "ece")
+    cases = study.p_holm(key, "mbls", "ece") < LEVEL
+    seeds = study.n_seeds > 1 and study.p_over_seeds(key, "mbls", "ece") < LEVEL
+    return f" {'↓' if below else '↑'}{'²' if seeds else ''}" if cases else ""
 
 
 def noise_table(study: Study) -> str:
@@ -45,8 +74,10 @@ def noise_table(study: Study) -> str:
     strengths = [f"{strength:g}" for strength in NOISE]
     rows = []
     for key in study.keys:
-        ece = [study.value(key, "ece"), *(study.corrupted(key, "ece", strength) for strength in NOISE)]
-        rows.append([LOSSES[key].label, *ece, study.value(key, "dice"), study.corrupted(key, "dice", NOISE[-1])])
+        ece = [study.value(key, "ece"), *(study.value(key, "ece", corruption=noise(strength)) for strength in NOISE)]
+        rows.append(
+            [LOSSES[key].label, *ece, study.value(key, "dice"), study.value(key, "dice", corruption=noise(NOISE[-1]))]
+        )
     return markdown(["", "ECE ↓ without", *strengths, "DSC ↑ without", strengths[-1]], rows)
 
 
@@ -92,7 +123,7 @@ def _tried(study: Study) -> Iterator[list[str]]:
             label = f"{c.label}, {setting.replace('=', ' ')}" if setting else c.label
             epochs = ", ".join(str(b["epoch"] + 1) for b in best)
             at_best = [spread([b[key] for b in best]) for key in ("val_dice", "val_ece")]
-            late = [spread([study.late(run, key) for run in runs]) for key in ("val_dice", "val_ece")]
+            late = [spread([study.trainings.late(run, key) for run in runs]) for key in ("val_dice", "val_ece")]
             yield [label, "yes" if setting == c.setting else "", epochs, *at_best, *late]
 
 
@@ -104,6 +135,12 @@ def cece_table(study: Study) -> str:
         values = [f"{value:.3f}" for value in (mean, study.n_classes * mean, theirs)]
         rows.append([LOSSES[key].label, *values, f"{mean / theirs:.2f}", f"{study.n_classes * mean / theirs:.2f}"])
     return markdown(["", "mean over classes", "sum", "published", "mean / published", "sum / published"], rows)
+
+
+def cece_excess(study: Study, factor: int = 1) -> str:
+    """How many times the published CECE ours is, from the lowest to the highest; the sum is `factor=n_classes`."""
+    found = [factor * study.mean(key, "cece") / published_mean(key, "cece") for key in study.keys]
+    return f"{min(found):.1f} to {max(found):.1f}"
 
 
 def cece_order(study: Study) -> str:

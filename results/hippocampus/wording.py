@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike
 
 from segcal.metrics import METRICS
 
@@ -40,6 +43,11 @@ def points(difference: float) -> str:
     '−0.018'
     """
     return f"{difference:+.3f}".replace("-", "−")
+
+
+def welch(one: ArrayLike, two: ArrayLike) -> Any:
+    """Welch's test of two groups of seeds."""
+    return scipy.stats.ttest_ind(one, two, equal_var=False)
 
 
 def level(setting: str) -> float:

@@ -1,0 +1,104 @@
+"""The numbers that the pages say of trainings: epochs, times and validation scores, each computed from the runs' logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from wording import chance, spread, welch
+
+from segcal.results import Results
+from segcal.store import read_rows
+
+
+class Trainings:
+    """The trainings of a packed study."""
+
+    def __init__(self, folder: Path, results: Results) -> None:
+        self.folder, self.results = folder, results
+
+    def runs(self, key: str) -> tuple[str, ...]:
+        """The chosen runs of a contender, one per seed."""
+        return next(c.runs for c in self.results.contenders if c.key == key)
+
+    def curve(self, run: str, column: str) -> list[float]:
+        """A column of a run's log."""
+        return [float(row[column]) for row in read_rows(self.folder / run / "log.csv")]
+
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.results.runs)
+
+    def tried_several(self) -> bool:
+        """Whether a method was tried with several settings."""
+        return any(len(c.runs_tried) > 1 for c in self.results.contenders)
+
+    def epochs(self) -> int:
+        """Epochs of every run."""
+        return int(next(iter(self.results.runs.values()))["settings"]["training"]["epochs"])
+
+    def seconds(self) -> float:
+        """What an epoch took, the median over all runs: single ones had to wait for something else."""
+        return float(np.median([value for run in self.results.runs for value in self.curve(run, "seconds")]))
+
+    def minutes(self) -> str:
+        """What a training takes."""
+        return f"{self.epochs() * self.seconds() / 60:.0f} min"
+
+    def hours(self) -> str:
+        """What all trainings take together."""
+        return f"{self.n() * self.epochs() * self.seconds() / 3600:.1f}"
+
+    def kept(self, key: str) -> str:
+        """The epochs whose weights were kept."""
+        return ", ".join(str(epoch) for epoch in self.kept_epochs(key))
+
+    def kept_epochs(self, key: str) -> list[int]:
+        """The same as numbers, counted from 1."""
+        return [self.results.runs[run]["best"]["epoch"] + 1 for run in self.runs(key)]
+
+    def kept_between(self, keys: Sequence[str]) -> str:
+        """The first and the last epoch that any of these methods kept."""
+        found = [epoch for key in keys for epoch in self.kept_epochs(key)]
+        return f"{min(found)} to {max(found)}"
+
+    def at_kept(self, key: str, column: str) -> str:
+        """A validation score at the kept epochs, mean over seeds."""
+        return f"{np.mean([self.results.runs[run]['best'][column] for run in self.runs(key)]):.3f}"
+
+    def mean_at(self, key: str, column: str, epoch: int) -> float:
+        """A validation score at an epoch, counted from 1; mean over seeds."""
+        return float(np.mean([self.curve(run, column)[epoch - 1] for run in self.runs(key)]))
+
+    def at_half(self, key: str, column: str) -> str:
+        """The same at the first epoch of the second half, from which on the rate is lower."""
+        return f"{self.mean_at(key, column, self.epochs() // 2 + 1):.3f}"
+
+    def at_last(self, key: str, column: str) -> str:
+        """The same at the last epoch."""
+        return f"{self.mean_at(key, column, self.epochs()):.3f}"
+
+    def late(self, run: str, column: str) -> float:
+        """A validation score of a run, mean over the second half of its epochs."""
+        values = self.curve(run, column)
+        return float(np.mean(values[len(values) // 2 :]))
+
+    def late_eces(self, key: str, setting: str = "") -> list[float]:
+        """This ECE of each run of a setting; of the chosen one if none is named."""
+        c = next(c for c in self.results.contenders if c.key == key)
+        return [self.late(run, "val_ece") for run in c.runs_tried[setting or c.setting]]
+
+    def late_ece(self, key: str, setting: str = "") -> str:
+        """Their mean."""
+        return f"{np.mean(self.late_eces(key, setting)):.3f}"
+
+    def late_against(self, a: str, b: str, setting: str = "") -> str:
+        """The same of two, with the p of Welch's test between their seeds; `setting` is a's."""
+        one, two = self.late_eces(a, setting), self.late_eces(b)
+        return f"{spread(one)} against {spread(two)} ({chance(welch(one, two).pvalue)} over seeds)"
+
+    def late_chances(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> str:
+        """The p of this test between two contenders at each of a's settings; `same=False`: b has its chosen one."""
+        found = (welch(self.late_eces(a, s), self.late_eces(b, s if same else "")).pvalue for s in settings)
+        return ", ".join(f"{p:.2g}" for p in found)
