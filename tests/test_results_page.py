@@ -115,7 +115,7 @@ def test_the_tables_that_lead_to_the_verdict_hold_the_same_means():
 def test_no_score_is_typed_into_a_template(template):
     text = (FOLDER / template).read_text(encoding="utf-8")
     words = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.S)
-    assert set(re.findall(r"\d+[.,]\d+", words)) <= {"0.05", "2,000"}  # the level of tests, bootstrap samples
+    assert set(re.findall(r"\d+[.,]\d+", words)) <= {"0.05", "2,000", "0.02", "0.04"}  # level of tests, samples, noise
 
 
 @pytest.mark.parametrize(("study", "rows", "columns"), [("full", 58, 43), ("low", 52, 42)])
@@ -155,8 +155,9 @@ def test_what_the_words_claim_of_mbls_is_so(studies):
             assert study.mean(key, "ece") < study.mean("mbls", "ece")
             assert study.p_holm(key, "mbls", "ece") < 0.05
     for study in (full, low):
-        noisy = {key: study.mean(key, "ece", corruption="gaussian_noise:0.05") for key in ("mbls", "ce")}
-        assert noisy["mbls"] > noisy["ce"]
+        for noise in (0.01, 0.02, 0.03, 0.04, 0.05):
+            noisy = {key: study.mean(key, "ece", corruption=f"gaussian_noise:{noise}") for key in ("mbls", "ce")}
+            assert (noisy["mbls"] < noisy["ce"]) == (noise <= (0.02 if study is full else 0.04))
         assert max(study.mean("ce", "ece", calibrator) for calibrator in ("ts", "lts")) < study.mean("mbls", "ece")
         assert study.mean("mbls", "ece", "ts") > study.mean("mbls", "ece")
         assert all(study.temperature(run) < 1 for run in study.contender("mbls").runs)
@@ -164,6 +165,7 @@ def test_what_the_words_claim_of_mbls_is_so(studies):
 
 
 def test_what_the_words_claim_of_epochs_and_seeds_is_so(studies):
+    welch = sys.modules["wording"].welch
     full, low, last = (studies[name] for name in ("full", "low", "low-last"))
     assert all(max(full.trainings.kept_epochs(key)) < 50 for key in full.keys)
     scores = {key: float(low.trainings.at_kept(key, "val_dice")) for key in low.keys}
@@ -174,9 +176,14 @@ def test_what_the_words_claim_of_epochs_and_seeds_is_so(studies):
     assert 1.7 < between / within < 2.3  # about twice
     assert spreads(low.by_seed("dice")[low.keys])[2] > 0.05
     assert all(low.p_over_seeds(key, "ce", "ece") > 0.05 for key in low.keys if key != "ce")
+    margins = [f"margin={m}" for m in (5, 8, 10)]
     for key in (MEAN, L2):
-        chances = low.trainings.late_chances("mbls", key, [f"margin={m}" for m in (5, 8, 10)])
-        assert all(float(p) > 0.05 for p in chances.split(", "))
+        assert min(low.trainings.late_p("mbls", key, margins)) > 0.05
+    for key in ("mbls", MEAN, L2):
+        lowest, *others = low.trainings.late_p(key, "ce", margins, same=False)
+        assert lowest < 0.05 < min(others)
+        apart = [welch(*(low.trainings.late_eces(key, m) for m in (margins[0], other))).pvalue for other in margins[1:]]
+        assert max(apart) < 0.05 if key == "mbls" else key == MEAN or min(apart) > 0.05
 
 
 def test_what_the_words_claim_of_the_other_methods_is_so(studies):
@@ -197,6 +204,8 @@ def test_what_the_words_claim_of_the_other_methods_is_so(studies):
     )
     assert 0.2 < gain < 0.3  # a quarter
     late = studies["full-last"]
+    assert late.mean("ce_dice", "ece") < late.mean("ce", "ece")
+    assert low.mean("ce_dice", "confidence_gap") > low.mean("ce", "confidence_gap")
     assert [key for key in full.keys if late.mean(key, "dice") > full.mean(key, "dice") - 0.005] == ["ce_dice"]
     by_cece = sorted(low.keys, key=lambda key: low.mean(key, "cece"))
     assert set(by_cece[-3:]) == {"focal", "ls", "svls"}

@@ -174,6 +174,10 @@ class Study:
         """The standard deviation between seeds, pooled over the seven."""
         return f"{spreads(self.by_seed(metric)[self.keys])[0]:.3f}"
 
+    def temperatures(self, key: str) -> str:
+        """What temperature scaling found for the runs of a contender."""
+        return ", ".join(f"{self.temperature(run):.2f}" for run in self.contender(key).runs)
+
     def temperature(self, run: str) -> float:
         """What temperature scaling found for a run."""
         return float(read_json(HERE / self.name / "runs" / run / "calibrators" / "ts.json")["temperature"])

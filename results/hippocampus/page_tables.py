@@ -89,7 +89,7 @@ def confidence_table(study: Study) -> str:
             c.label,
             points(study.mean(c.key, gap)),
             *(study.value(c.key, metric) for metric in parts),
-            ", ".join(f"{study.temperature(run):.2f}" for run in c.runs),
+            study.temperatures(c.key),
         ]
         for c in study.results.contenders
     ]

@@ -98,7 +98,15 @@ class Trainings:
         one, two = self.late_eces(a, setting), self.late_eces(b)
         return f"{spread(one)} against {spread(two)} ({chance(welch(one, two).pvalue)} over seeds)"
 
-    def late_chances(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> str:
+    def late_p(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> list[float]:
         """The p of this test between two contenders at each of a's settings; `same=False`: b has its chosen one."""
-        found = (welch(self.late_eces(a, s), self.late_eces(b, s if same else "")).pvalue for s in settings)
-        return ", ".join(f"{p:.2g}" for p in found)
+        return [float(welch(self.late_eces(a, s), self.late_eces(b, s if same else "")).pvalue) for s in settings]
+
+    def late_chances(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> str:
+        """The same as text."""
+        return ", ".join(f"{p:.2g}" for p in self.late_p(a, b, settings, same=same))
+
+    def late_range(self, several: Sequence[str], b: str, settings: Sequence[str]) -> str:
+        """The lowest and the highest p of several contenders against the chosen setting of another."""
+        found = [p for a in several for p in self.late_p(a, b, settings, same=False)]
+        return f"{min(found):.2g} to {max(found):.2g}"
