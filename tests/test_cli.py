@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import typer
 
+from segcal.cli import app
 from segcal.data.layouts import write_layout
 
 
@@ -16,7 +19,7 @@ def segcal(*args, cwd=None, **env):
 
 
 VERBS = ("prepare", "phantom", "inspect", "download", "train", "evaluate", "calibrate", "predict", "list")
-VERBS += ("study", "compare", "figures", "report", "demo")
+VERBS += ("study", "compare", "figures", "report", "pack", "demo")
 
 
 @pytest.mark.parametrize("verb", [(), *((verb,) for verb in VERBS), ("list", "datasets")])
@@ -29,6 +32,16 @@ def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
     assert done.returncode == 0
     assert " Example: segcal " in " ".join(done.stdout.strip().splitlines()[-2:])
     assert done.stderr.strip() == "[]"
+
+
+def test_no_help_text_holds_what_looks_like_a_tag():
+    """A terminal's help leaves `<name>` out, so that a sentence says nothing where it should say most."""
+    verbs = [typer.main.get_command(app)]
+    for verb in verbs:  # grows as groups are met
+        verbs += getattr(verb, "commands", {}).values()
+        texts = [verb.help or "", verb.epilog or "", *(param.help or "" for param in verb.params)]
+        assert not [text for text in texts if re.search(r"<\w", text)]
+    assert len(verbs) > len(VERBS)
 
 
 def test_own_data_from_folder_to_contact_sheet(tmp_path):

@@ -19,6 +19,7 @@ FOLDER, PAGES = ROOT / "results" / "hippocampus", ROOT / "docs" / "results"
 PAGE, DETAILS = PAGES / "hippocampus.md", PAGES / "hippocampus-details.md"
 HEADS = {"low": "## Low data:", "low-last": "## Low data, the last epoch"}
 HEADS |= {"full": "## Full data:", "full-last": "## Full data, the last epoch"}
+PARTS = {"low": ("low", "low-variants")}
 CONDITIONS = {"Pre": "", "TS": "ts", "LTS": "lts"}
 MEAN, L2 = "mbls class_reduction=mean", "mbls penalty=l2"
 
@@ -55,8 +56,13 @@ def section(study):
     return "\n".join(re.split(r"^## (?!#)", part, flags=re.M)[0] for part in parts)
 
 
+def folder_of(study, run):
+    (found,) = [path for part in PARTS.get(study, (study,)) if (path := FOLDER / part / "runs" / run).is_dir()]
+    return found
+
+
 def rows(study, run):
-    with gzip.open(FOLDER / study / "runs" / run / "scores.csv.gz", "rt", newline="") as file:
+    with gzip.open(folder_of(study, run) / "scores.csv.gz", "rt", newline="") as file:
         yield from csv.DictReader(file)
 
 
@@ -225,18 +231,20 @@ def test_what_is_published_is_small_and_shows_no_patient():
 
 @pytest.mark.parametrize("study", HEADS)
 def test_every_cell_that_the_pages_name_is_one_of_the_plan(study):
-    plan = json.loads((FOLDER / study / "plan.json").read_text())["cells"]
+    parts = [FOLDER / part for part in PARTS.get(study, (study,))]
+    plan = {name: cell for part in parts for name, cell in json.loads((part / "plan.json").read_text())["cells"].items()}
     named = set(re.findall(r"`((?:ce|focal|ecp|ls|svls|mbls)[\w.-]*-unet-s\d)`", section(study)))
-    named |= set(re.findall(rf"{study}.toml .* --cell (\S+)", PAGE.read_text(encoding="utf-8")))
+    for part in parts:
+        named |= set(re.findall(rf"/{part.name}.toml .* --cell (\S+)", PAGE.read_text(encoding="utf-8")))
     assert named
     assert named <= set(plan)
     for name in named:
-        info = json.loads((FOLDER / study / "runs" / name / "run.json").read_text())
+        info = json.loads((folder_of(study, name) / "run.json").read_text())
         assert info["settings"]["loss"] == plan[name]["settings"]["loss"]
         assert info["settings"]["seed"] == plan[name]["settings"]["seed"]
 
 
-@pytest.mark.parametrize("study", HEADS)
+@pytest.mark.parametrize("study", sorted(path.parent.name for path in FOLDER.glob("*/cells.json")))
 def test_the_list_of_cells_has_the_score_of_the_epoch_that_was_kept(study):
     cells = json.loads((FOLDER / study / "cells.json").read_text())["cells"]
     for path in (FOLDER / study).glob("runs/*/run.json"):

@@ -580,6 +580,14 @@ def test_a_cell_shows_the_score_of_the_epoch_that_it_keeps(cases, plan_file, tmp
     assert Folder(tmp_path).state(cell).dice == dice
 
 
+def test_an_epoch_that_the_machine_slept_through_does_not_spoil_the_time_left(cases, plan_file, tmp_path):
+    cell, *_ = read_plan(plan_file, data=str(cases.root), overrides=["training.epochs=5"]).cells
+    run = Folder(tmp_path).run(cell.name)
+    run.mkdir(parents=True)
+    (run / "log.csv").write_text("epoch,val_dice,seconds\n0,0.8,2\n1,0.7,3600\n2,0.7,2\n")
+    assert Folder(tmp_path).state(cell).left == 4
+
+
 def job(cases, folder, *overrides):
     settings = run_settings({"data": str(cases.root)}, overrides=["network.width=2", *overrides])
     return Job("train", "ce", folder, settings.model_dump(mode="json"), After(), 1, folder.parent / "log.txt")

@@ -20,16 +20,20 @@ from segcal.tables.seeds import means_by_seed, spreads
 
 HERE = Path(__file__).parent
 SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
+PARTS = {"low": ("low", "low-variants")}  # a study that lies in several folders, each with a plan of its own
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "last")
 
 
 class Study:
-    """A packed study, and what the pages say of it. A corruption is `gaussian_noise:0.05`, a calibrator `ts` or `lts`."""
+    """A packed study, with its variants if it has some, and what the pages say of it.
+
+    A corruption is `gaussian_noise:0.05`, a calibrator `ts` or `lts`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.all = read_results([HERE / name])
-        self.trainings = Trainings(HERE / name / "runs", self.all)
+        self.all = read_results([HERE / part for part in PARTS.get(name, (name,))])
+        self.trainings = Trainings(self.all)
 
     @cached_property
     def results(self) -> Results:
@@ -180,4 +184,4 @@ class Study:
 
     def temperature(self, run: str) -> float:
         """What temperature scaling found for a run."""
-        return float(read_json(HERE / self.name / "runs" / run / "calibrators" / "ts.json")["temperature"])
+        return float(read_json(Path(self.all.runs[run]["folder"]) / "calibrators" / "ts.json")["temperature"])

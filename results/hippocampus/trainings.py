@@ -15,8 +15,8 @@ from segcal.store import read_rows
 class Trainings:
     """The trainings of a packed study."""
 
-    def __init__(self, folder: Path, results: Results) -> None:
-        self.folder, self.results = folder, results
+    def __init__(self, results: Results) -> None:
+        self.results = results
 
     def runs(self, key: str) -> tuple[str, ...]:
         """The chosen runs of a contender, one per seed."""
@@ -24,7 +24,7 @@ class Trainings:
 
     def curve(self, run: str, column: str) -> list[float]:
         """A column of a run's log."""
-        return [float(row[column]) for row in read_rows(self.folder / run / "log.csv")]
+        return [float(row[column]) for row in read_rows(Path(self.results.runs[run]["folder"]) / "log.csv")]
 
     def n(self) -> int:
         """How many there are."""

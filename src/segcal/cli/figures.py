@@ -16,7 +16,7 @@ from segcal.hardware import before_torch
 @app.command(epilog="Example: segcal figures runs/ce runs/mbls --out figures --format pdf")
 def figures(
     runs: Annotated[list[Path], typer.Argument(help="Finished and evaluated runs, or folders of them.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the figures go, as <data set>-<figure>.<format>.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the figures go, as DATASET-FIGURE.FORMAT.")],
     format: Annotated[str, typer.Option(help="svg, pdf or png.")] = "svg",
     figure: Annotated[list[str] | None, typer.Option(help="One figure, such as reliability. May be repeated.")] = None,
     as_json: AsJson = False,

@@ -23,7 +23,7 @@ SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # what a
 def study(
     plan: Annotated[str, typer.Argument(help="paper, quick, smoke, or a TOML file of your own.")],
     data: Annotated[list[str] | None, typer.Option(help="A prepared data set's folder. May be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The study's folder; by default studies/<plan>-<data>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The study's folder; by default studies/PLAN-DATA.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Any key of the plan, such as network.width=8.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this section of the plan. May be repeated.")] = None,
     cell: Annotated[list[str] | None, typer.Option(help="Only this cell, as --dry-run names it. May be repeated.")] = None,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from segcal.config import checked
@@ -83,7 +84,7 @@ class Folder:
             return State(step or WAITS, 0, epochs)
         dices = [float(row["val_dice"]) for row in rows]
         dice = dices[-1] if cell.settings.training.keep == "last" else max(dices)
-        seconds = sum(float(row["seconds"]) for row in rows) / len(rows)
+        seconds = median(float(row["seconds"]) for row in rows)  # not the mean: a machine may have slept through one
         done = self.trained(cell.name)
         return State(step or (TRAINED if done else TRAINS), len(rows), epochs, dice, seconds)
 
