@@ -16,11 +16,6 @@ import typer
 
 PAGE = Path(__file__).with_name("cli.md")
 CORES = 1_000_003  # stands for the number of cores while defaults are read: the page must not depend on the machine
-ORDER = (
-    *("prepare", "inspect", "phantom", "download", "list"),
-    *("train", "evaluate", "calibrate", "predict"),
-    *("study", "compare", "figures", "report", "pack", "demo"),
-)
 
 HEAD = """\
 <!-- Written by docs/make_cli_reference.py. Change the help texts in src/segcal/cli, then run it again. -->
@@ -34,13 +29,13 @@ stands here.
 
 
 def reference() -> str:
-    """The page: a section per verb, in the order of a project; verbs that `ORDER` does not know come last."""
+    """The page: a section per verb, in the order of the help."""
     os.cpu_count = lambda: CORES
     from segcal.cli import app  # noqa: PLC0415 (defaults are read on import, with cores counted our way)
 
-    verbs: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    names = sorted(verbs, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    parts = [HEAD, *(section for name in names for section in _sections(f"segcal {name}", verbs[name]))]
+    group: Any = typer.main.get_command(app)
+    names = group.list_commands(None)
+    parts = [HEAD, *(section for name in names for section in _sections(f"segcal {name}", group.commands[name]))]
     return "\n".join(parts)
 
 

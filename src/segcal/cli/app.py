@@ -14,11 +14,29 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from typer.core import TyperGroup
 
 from segcal import __version__
 from segcal.types import UserError
 
+# The order of a project, in which the help and the reference list the verbs.
+ORDER = (
+    *("prepare", "inspect", "phantom", "download", "list"),
+    *("train", "evaluate", "calibrate", "predict"),
+    *("study", "compare", "figures", "report", "pack", "demo"),
+)
+
+
+class InOrder(TyperGroup):
+    """Verbs in the order of a project, not in that of their files; those that `ORDER` does not know come last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
 app = typer.Typer(
+    cls=InOrder,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
