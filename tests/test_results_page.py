@@ -1,6 +1,7 @@
 """The pages on the hippocampus study say what its published scores say, and no more is published than that."""
 
 import csv
+import doctest
 import gzip
 import importlib
 import json
@@ -146,6 +147,45 @@ def test_the_pooled_ece_in_the_reliability_diagrams_is_that_of_the_scores():
     }
     assert len(pooled) == 4
     assert pooled <= set(drawn)
+
+
+def clean_bins(study, run):
+    with gzip.open(folder_of(study, run) / "bins.json.gz", "rt") as file:
+        entries = json.load(file)["entries"]
+    return next(e for e in entries if (e["split"], e["corruption"], e["calibrator"]) == ("test", "", ""))
+
+
+def test_what_the_margin_does_is_what_the_bins_say(script, studies):
+    names, ceiling = {title: name for name, title in script.STUDIES.items()}, 1 / (1 + 2 * math.exp(-5))
+    (table,) = [t for t in tables(PAGE.read_text(encoding="utf-8")) if t[0][1:2] == ["span of the mean logits"]]
+    sure_of = {}
+    for label, *cells in table[1:]:
+        title, method = label.rsplit(", ", 1)
+        runs = studies[names[title]].contender(method.lower()).runs
+        parts = [clean_bins(names[title], run) for run in runs]
+        n, conf, hit = (sum(sum(part["top"][what]) for part in parts) for what in ("count", "conf", "hit"))
+        fine = [sum(counts) for counts in zip(*(part["fine"]["count"] for part in parts), strict=True)]
+        sure = sum(count for i, count in enumerate(fine) if i / len(fine) >= ceiling) / n
+        spans, leads = [], []
+        for true in (1, 2):
+            voxels = [part["voxels"][true] for part in parts]
+            rows = [part["mean_logits"][true] for part in parts]
+            logits = [sum(v * row[k] for v, row in zip(voxels, rows, strict=True)) / sum(voxels) for k in range(3)]
+            spans.append(max(logits) - min(logits))
+            leads.append(logits[true] - max(value for k, value in enumerate(logits) if k != true))
+        found = [f"{sum(spans) / 2:.1f}", f"{sum(leads) / 2:.1f}", f"{conf / n:.3f}", f"{hit / n:.3f}", f"{100 * sure:.0f} %"]
+        assert cells == found
+        sure_of[title, method] = sure
+    assert len(sure_of) == 2 * len(script.STUDIES)
+    assert max(sure for (_, method), sure in sure_of.items() if method == "MbLS") < 0.05  # hardly a voxel
+    assert min(sure for (_, method), sure in sure_of.items() if method == "CE") > 0.25
+
+
+@pytest.mark.parametrize("name", ["wording", "margins"])
+def test_the_examples_in_the_script_hold(script, name):
+    said = doctest.testmod(sys.modules[name])
+    assert said.attempted
+    assert not said.failed
 
 
 def test_what_the_words_claim_of_mbls_is_so(studies):

@@ -1,7 +1,7 @@
 """Write `docs/results/hippocampus.md`, the page of its details and their figures from the packed studies beside this file.
 
 Every score on the pages is computed from the test scores (`packed_study.py`) and logs (`trainings.py`), alone or in a table
-(`page_tables.py`); the templates hold the words. A test makes the pages again and compares.
+(`page_tables.py`), or from the bins (`margins.py`); the templates hold the words. A test makes the pages again and compares.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import margins
 import page_tables
 import published_rows
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -25,7 +26,7 @@ STUDIES = {
     "low-last": "low data, last epoch",
 }
 VARIANTS = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2"}
-FIGURES = ("learning_curves", "reliability", "dice_vs_ece", "sensitivity", "robustness", "rank_heatmap")
+FIGURES = ("learning_curves", "reliability", "mean_logits", "dice_vs_ece", "sensitivity", "robustness", "rank_heatmap")
 
 
 def pages() -> dict[str, str]:
@@ -34,7 +35,8 @@ def pages() -> dict[str, str]:
     values: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
     titled = {title: studies[name] for name, title in STUDIES.items()}
     environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= values | VARIANTS | {"tables": page_tables, "rows": published_rows, "titled": titled}
+    environment.globals |= values | VARIANTS | {"tables": page_tables, "margins": margins}
+    environment.globals |= {"rows": published_rows, "titled": titled}
     return {name: _tidy(environment.get_template(source).render()) for name, source in NAMES.items()}
 
 
