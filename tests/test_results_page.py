@@ -173,8 +173,8 @@ def test_what_the_margin_does_is_what_the_bins_say(script, studies):
             logits = [sum(v * row[k] for v, row in zip(voxels, rows, strict=True)) / sum(voxels) for k in range(3)]
             spans.append(max(logits) - min(logits))
             leads.append(logits[true] - max(value for k, value in enumerate(logits) if k != true))
-        found = [f"{sum(spans) / 2:.1f}", f"{sum(leads) / 2:.1f}", f"{conf / n:.3f}", f"{hit / n:.3f}", f"{100 * sure:.0f} %"]
-        assert cells == found
+        logits = [f"{sum(values) / 2:.1f}" for values in (spans, leads)]
+        assert cells == [*logits, f"{conf / n:.3f}", f"{hit / n:.3f}", f"{100 * sure:.0f} %"]
         sure_of[title, method] = sure
     assert len(sure_of) == 2 * len(script.STUDIES)
     assert max(sure for (_, method), sure in sure_of.items() if method == "MbLS") < 0.05  # hardly a voxel
