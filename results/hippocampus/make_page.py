@@ -33,6 +33,7 @@ def pages() -> dict[str, str]:
     """The pages as Markdown, by name."""
     studies = {name: Study(name) for name in STUDIES}
     values: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
+    values["margin5"] = Study("low-last-margin5")
     titled = {title: studies[name] for name, title in STUDIES.items()}
     environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= values | VARIANTS | {"tables": page_tables, "margins": margins}

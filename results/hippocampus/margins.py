@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from packed_study import Study
-from wording import markdown, points
+from wording import chance, markdown, points, welch
 
 
 def ceiling(margin: float, n_classes: int = 3) -> float:
@@ -68,7 +68,8 @@ def margin_table(studies: Mapping[str, Study]) -> str:
         for key in ("ce", "mbls"):
             f = foreground(study, key)
             texts = [f"{f.span:.1f}", f"{f.lead:.1f}", f"{f.confidence:.3f}", f"{f.accuracy:.3f}", f"{100 * f.sure:.0f} %"]
-            rows.append([f"{title}, {study.contender(key).label}", *texts])
+            label = ", ".join(filter(None, [title, study.contender(key).label, study.setting(key)]))
+            rows.append([label, *texts])
     heads = ["span of the mean logits", "lead of the true class", "mean confidence", "accuracy"]
     return markdown(["", *heads, f"above {shown_ceiling(5)}"], rows)
 
@@ -86,3 +87,14 @@ def most_gap(studies: Sequence[Study]) -> str:
 def _gaps(studies: Sequence[Study]) -> list[float]:
     found = [foreground(study, "ce") for study in studies]
     return [f.confidence - f.accuracy for f in found]
+
+
+def gains(study: Study, reference: Study) -> list[float]:
+    """How much the ECE of MbLS in a study differs from that of CE in another, seed by seed."""
+    return [float(value) for value in study.by_seed("ece")["mbls"] - reference.by_seed("ece")["ce"]]
+
+
+def shown_gains(study: Study, reference: Study) -> str:
+    """The same as text, with the p of Welch's test between the seeds."""
+    p = welch(study.by_seed("ece")["mbls"], reference.by_seed("ece")["ce"]).pvalue
+    return f"{', '.join(points(value) for value in gains(study, reference))} by seed, {chance(p)} over seeds"

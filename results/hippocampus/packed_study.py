@@ -81,6 +81,11 @@ class Study:
         """The setting that validation chose: `margin 5`."""
         return self.contender(key).setting.replace("=", " ")
 
+    def tried(self, key: str, settings: Sequence[str]) -> str:
+        """The validation DSC that several settings had, mean over seeds: `0.8226, 0.8229 and 0.8232`."""
+        *most, last = (f"{self.contender(key).tried[setting]:.4f}" for setting in settings)
+        return f"{', '.join(most)} and {last}"
+
     def cell(self, key: str) -> str:
         """The name of the last of the chosen runs."""
         return self.contender(key).runs[-1]
