@@ -61,11 +61,11 @@ def foreground(study: Study, key: str) -> Foreground:
     )
 
 
-def margin_table(studies: Mapping[str, Study]) -> str:
-    """CE and MbLS in every study."""
+def margin_table(studies: Mapping[str, Study], more: Mapping[str, Study]) -> str:
+    """CE and MbLS in every study, and MbLS alone in some more."""
     rows = []
-    for title, study in studies.items():
-        for key in ("ce", "mbls"):
+    for title, study in (*studies.items(), *more.items()):
+        for key in [key for key in ("ce", "mbls") if key in study.keys]:
             f = foreground(study, key)
             texts = [f"{f.span:.1f}", f"{f.lead:.1f}", f"{f.confidence:.3f}", f"{f.accuracy:.3f}", f"{100 * f.sure:.0f} %"]
             label = ", ".join(filter(None, [title, study.contender(key).label, study.setting(key)]))
@@ -92,6 +92,11 @@ def _gaps(studies: Sequence[Study]) -> list[float]:
 def gains(study: Study, reference: Study) -> list[float]:
     """How much the ECE of MbLS in a study differs from that of CE in another, seed by seed."""
     return [float(value) for value in study.by_seed("ece")["mbls"] - reference.by_seed("ece")["ce"]]
+
+
+def shown_gain(study: Study, reference: Study) -> str:
+    """Their mean as text."""
+    return points(float(np.mean(gains(study, reference))))
 
 
 def shown_gains(study: Study, reference: Study) -> str:

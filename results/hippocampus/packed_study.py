@@ -166,13 +166,14 @@ class Study:
         """The differences of two contenders with the same seed: `−0.016, −0.019, −0.018`."""
         return ", ".join(points(value) for value in self.by_seed(metric)[a] - self.by_seed(metric)[b])
 
-    def p_over_seeds(self, a: str, b: str, metric: str) -> float:
+    def p_over_seeds(self, a: str, b: str, metric: str, corruption: str = "") -> float:
         """The p of Welch's test between the seeds of two contenders."""
-        return float(welch(self.by_seed(metric)[a], self.by_seed(metric)[b]).pvalue)
+        values = self.by_seed(metric, corruption)
+        return float(welch(values[a], values[b]).pvalue)
 
-    def over_seeds(self, a: str, b: str, metric: str) -> str:
+    def over_seeds(self, a: str, b: str, metric: str, corruption: str = "") -> str:
         """The same as text."""
-        return chance(self.p_over_seeds(a, b, metric))
+        return chance(self.p_over_seeds(a, b, metric, corruption))
 
     def interval(self, a: str, b: str, metric: str) -> str:
         """The 95 % interval of the difference of two means over seeds, by the same test: `−0.057 to +0.040`."""

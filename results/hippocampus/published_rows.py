@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wording import percent, shown
+from wording import percent, points, shown
 
 from segcal.metrics import METRICS
 from segcal.published import published
@@ -30,9 +30,9 @@ def published_change(metric: str, key: str = "mbls", than: str = "ce") -> str:
     return percent(published_mean(key, metric) / published_mean(than, metric) - 1)
 
 
-def published_difference(metric: str, key: str = "mbls", than: str = "ce") -> str:
-    """The same in points, without a sign."""
-    return shown(abs(published_mean(key, metric) - published_mean(than, metric)), metric)
+def published_gain(metric: str, key: str = "mbls", than: str = "ce") -> str:
+    """The same in points."""
+    return points(published_mean(key, metric) - published_mean(than, metric))
 
 
 def paper_penalty(metric: str, penalty: str) -> str:
