@@ -123,7 +123,8 @@ def test_the_tables_that_lead_to_the_verdict_hold_the_same_means():
 def test_no_score_is_typed_into_a_template(template):
     text = (FOLDER / template).read_text(encoding="utf-8")
     words = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.S)
-    assert set(re.findall(r"\d+[.,]\d+", words)) <= {"0.05", "2,000", "0.02", "0.04"}  # level of tests, samples, noise
+    assert set(re.findall(r"\d+[.,]\d+", words)) <= {"0.05", "2,000", "0.02"}  # level of tests, samples, noise
+    assert len(re.findall(r"0\.02", words)) <= 1
 
 
 @pytest.mark.parametrize(("study", "rows", "columns"), [("full", 58, 43), ("low", 52, 42)])
@@ -207,6 +208,11 @@ def test_what_the_words_claim_of_mbls_is_so(studies):
         noisy = {key: study.mean(key, "ece", corruption="gaussian_noise:0.05") for key in ("mbls", "ce")}
         assert noisy["mbls"] > noisy["ce"]
         assert max(study.mean("ce", "ece", calibrator) for calibrator in ("ts", "lts")) < study.mean("mbls", "ece")
+    assert all(
+        low.p_over_seeds("mbls", "ce", metric) > 0.05 > low.p_holm("mbls", "ce", metric) for metric in ("dice", "cece")
+    )
+    noisy = low.by_seed("ece", "gaussian_noise:0.05")
+    assert len(set(noisy["mbls"] > noisy["ce"])) == 2  # seeds disagree
     for noise in (0.01, 0.02, 0.03):
         noisy = {key: full.mean(key, "ece", corruption=f"gaussian_noise:{noise}") for key in ("mbls", "ce")}
         assert (noisy["mbls"] < noisy["ce"]) == (noise <= 0.02)
@@ -221,6 +227,14 @@ def test_what_the_words_claim_of_margin_5_is_so(script, studies):
     assert five.setting("mbls") == studies["full"].setting("mbls") == "margin 5"
     assert max(margins.gains(five, last)) < 0  # with every seed
     assert sys.modules["wording"].welch(five.by_seed("ece")["mbls"], last.by_seed("ece")["ce"]).pvalue < 0.05
+    room = 1 - margins.ceiling(5)
+    within = [s.mean("ce", "ece") - s.mean("mbls", "ece") for s in (studies["full"], studies["full-last"])]
+    published_mean = sys.modules["published_rows"].published_mean
+    assert 0 < max(within) < room
+    assert room < min(
+        -statistics.fmean(margins.gains(five, last)), published_mean("ce", "ece") - published_mean("mbls", "ece")
+    )
+    assert all(s.mean("ce", "underconfidence") < 0.005 for s in studies.values())  # ECE is hardly more than the gap
     low = studies["low"].contender("mbls")
     seeds = [studies["low"].all.runs[run]["best"]["val_dice"] for run in low.runs]
     assert max(low.tried.values()) - min(low.tried.values()) < statistics.stdev(seeds) / 2  # far below those between seeds
@@ -241,6 +255,8 @@ def test_what_the_words_claim_of_epochs_and_seeds_is_so(studies):
         assert min(others) > 0.05
         assert lowest < 0.05 or key == L2
         assert low.trainings.late_ece(key, "margin=5") < low.trainings.late_ece("ce")
+    five = sorted(low.trainings.late_p(key, "ce", margins[:1], same=False)[0] for key in ("mbls", MEAN, L2))
+    assert 9 * five[0] < 0.05 < 8 * five[1]  # of nine tests one would stand Holm's correction
     for key in (MEAN, L2):  # cannot be told apart at equal margins
         assert min(low.trainings.late_p("mbls", key, margins)) > 0.05
 
