@@ -16,6 +16,7 @@ from segcal.cli.app import AsJson, app, show
 from segcal.study.watch import State, Watch
 
 GPUS = "GPUs of a cell, or a share of one, or 0; by default one where there are any, on a cluster none."
+LAST_OF = "A study with the same trainings, whose last epochs are taken instead of training again. May be repeated."
 SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # what a full table shows first
 
 
@@ -32,6 +33,7 @@ def study(
     ray: Annotated[str, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = "",
     cpus: Annotated[int | None, typer.Option("--cpus-per-cell", help="Threads of a cell; 1 unless the plan says.")] = None,
     gpus: Annotated[float | None, typer.Option("--gpus-per-cell", help=GPUS)] = None,
+    last_of: Annotated[list[Path] | None, typer.Option(help=LAST_OF)] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try cells again that failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and how long they will take.")] = False,
     as_json: AsJson = False,
@@ -50,10 +52,10 @@ def study(
     names = dict.fromkeys(Path(cell.settings.data).name for cell in wanted.cells)
     folder = out or Path("studies") / "-".join([wanted.name, *names])
     if dry_run:
-        _show_estimate(estimate(wanted, folder, workers=workers, ray=ray, watch=Board()), as_json)
+        _show_estimate(estimate(wanted, folder, workers=workers, ray=ray, last_of=last_of or [], watch=Board()), as_json)
         return
     with Board() as board:
-        said = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, watch=board)
+        said = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, last_of=last_of or [], watch=board)
     _show_outcome(said, as_json)
     for name, error in said["failed"].items():
         print(f"segcal: failed: {name}: {error}", file=sys.stderr)

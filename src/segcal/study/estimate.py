@@ -11,14 +11,21 @@ from segcal.study.cells import Cell
 from segcal.study.engines import start_engine
 from segcal.study.folder import Folder
 from segcal.study.jobs import After, Job
+from segcal.study.last import trained_elsewhere
 from segcal.study.plan import Plan
 from segcal.study.probe import duration
-from segcal.study.watch import Watch
+from segcal.study.watch import TRAINED, WAITS, State, Watch
 from segcal.types import UserError
 
 
 def estimate(
-    plan: Plan, out: Path, *, workers: int | None = None, ray: str = "", watch: Watch | None = None
+    plan: Plan,
+    out: Path,
+    *,
+    workers: int | None = None,
+    ray: str = "",
+    last_of: Sequence[Path] = (),
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Seconds for every cell of a plan, and for all of it with so many workers, from a short probe of each kind of cell.
 
@@ -26,6 +33,7 @@ def estimate(
     """
     folder = Folder(out.absolute())
     cells = folder.adopted(plan.cells)
+    elsewhere = trained_elsewhere(cells, last_of)
     kinds = {cell.contender: cell for cell in reversed(cells)}
     jobs = _probes(list(kinds.values()), plan)
     probed: dict[str, dict[str, float]] = {}
@@ -38,7 +46,7 @@ def estimate(
         slots = engine.slots
     fits = {job.settings["data"]: probed[job.name] for job in jobs if job.after.calibrators}
     of = {contender: fits.get(cell.settings.data, {}) | probed[cell.name] for contender, cell in kinds.items()}
-    rows = [_row(cell, folder, of[cell.contender]) for cell in cells]
+    rows = [_row(cell, folder.state(cell), of[cell.contender], cell.name in elsewhere) for cell in cells]
     finish = _finishing(cells, folder, of)
     stages = [[row["seconds"] for row in rows if not row["waits"]], [row["seconds"] for row in rows if row["waits"]], finish]
     work = sum(map(sum, stages))
@@ -56,8 +64,9 @@ def _probes(cells: Sequence[Cell], plan: Plan) -> list[Job]:
     return jobs
 
 
-def _row(cell: Cell, folder: Folder, probed: dict[str, float]) -> dict[str, Any]:
-    state = folder.state(cell)
+def _row(cell: Cell, state: State, probed: dict[str, float], elsewhere: bool) -> dict[str, Any]:
+    if elsewhere and state.step == WAITS:
+        state = State(TRAINED, state.epochs, state.epochs)
     left = probed["train"] * (1 - state.epoch / state.epochs)
     about = {"cell": cell.name, "sections": cell.sections, "status": state.step, "waits": bool(cell.choices)}
     return about | {"epochs": state.epochs, "epoch": state.epoch, "seconds": left}

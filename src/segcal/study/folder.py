@@ -97,13 +97,13 @@ class Folder:
             info = read_json(path)
             if info is not None:  # train says what to do with a damaged one
                 refuse_packed(path.parent, info)
-                others[path.parent.name] = old = _deciding(info, by_checksum)
+                others[path.parent.name] = old = deciding_of(info, by_checksum)
                 if old is not None:
-                    known[_identity(info["data"]["checksum"], old)] = path.parent.name
+                    known[identity_of(info["data"]["checksum"], old)] = path.parent.name
         names: dict[str, str] = {}
         for cell in cells:
             checksum, new = data[cell.settings.data].info["checksum"], cell.settings.deciding
-            found = None if cell.choices else known.get(_identity(checksum, new))
+            found = None if cell.choices else known.get(identity_of(checksum, new))
             if found is not None:
                 names[cell.name] = found
             elif cell.name in others:
@@ -125,7 +125,7 @@ def _plain(cell: Cell) -> dict[str, Any]:
     return {"sections": cell.sections, "settings": settings, "after": asdict(cell.after), "chosen_from": cell.choices}
 
 
-def _deciding(info: Mapping[str, Any], by_checksum: Mapping[str, CaseSet]) -> dict[str, Any] | None:
+def deciding_of(info: Mapping[str, Any], by_checksum: Mapping[str, CaseSet]) -> dict[str, Any] | None:
     """What decides a run, with defaults that are newer than it; `None` if its data are none of these, wherever they lie."""
     cases = by_checksum.get(info["data"]["checksum"])
     if cases is None:
@@ -136,7 +136,8 @@ def _deciding(info: Mapping[str, Any], by_checksum: Mapping[str, CaseSet]) -> di
         return {}
 
 
-def _identity(checksum: str, deciding: Mapping[str, Any]) -> str:
+def identity_of(checksum: str, deciding: Mapping[str, Any]) -> str:
+    """The same text for runs that would come out the same."""
     return json.dumps([checksum, deciding], sort_keys=True)
 
 

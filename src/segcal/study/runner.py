@@ -16,22 +16,34 @@ from segcal.study.cells import Cell
 from segcal.study.engines import Engine, Tick, start_engine
 from segcal.study.folder import Folder
 from segcal.study.jobs import Job
+from segcal.study.last import take_last, trained_elsewhere
 from segcal.study.plan import Plan
 from segcal.study.selection import RULE, Choice, choose, settled
 from segcal.study.watch import FAILED, FINISHED, SCORES, TRAINED, WAITS, State, Watch
 
 
 def run_study(
-    plan: Plan, out: Path, *, workers: int | None = None, ray: str = "", retry: bool = False, watch: Watch | None = None
+    plan: Plan,
+    out: Path,
+    *,
+    workers: int | None = None,
+    ray: str = "",
+    retry: bool = False,
+    last_of: Sequence[Path] = (),
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Carry out what is left of a plan; returns the chosen settings and the cells that failed.
 
     Cells that failed in an earlier call are left out unless `retry`. `workers` are processes here, `ray` is the address of a
-    cluster whose nodes share the path of `out` and of the data.
+    cluster whose nodes share the path of `out` and of the data. Cells that keep the last epoch are not trained if one of the
+    studies `last_of` has trained them.
     """
     folder = Folder(out.absolute())
     with alone(folder.root):
         plan = replace(plan, cells=folder.adopted(plan.cells))
+        for name, run in trained_elsewhere(plan.cells, last_of).items():
+            if not folder.run(name).exists():
+                take_last(run, folder.run(name))
         failed = {} if retry else folder.failures()
         with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
             return _Study(plan, folder, engine, watch or Watch(), failed).run()
