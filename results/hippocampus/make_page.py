@@ -13,7 +13,7 @@ import margins
 import page_tables
 import published_rows
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from packed_study import HERE, Study
+from packed_study import HERE, MARGIN5, Study
 
 from segcal.figures import save_figures
 
@@ -33,11 +33,13 @@ def pages() -> dict[str, str]:
     """The pages as Markdown, by name."""
     studies = {name: Study(name) for name in STUDIES}
     values: dict[str, Any] = {name.replace("-", "_"): study for name, study in studies.items()}
-    values["margin5"] = Study("low-last-margin5")
+    values["margin5"] = {name.replace("-", "_"): Study(name, margin5=True) for name in MARGIN5}
     titled = {title: studies[name] for name, title in STUDIES.items()}
+    titled5 = {STUDIES[study.name]: study for study in values["margin5"].values()}
     environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= values | VARIANTS | {"tables": page_tables, "margins": margins}
-    environment.globals |= {"rows": published_rows, "titled": titled}
+    environment.globals |= {"rows": published_rows, "titled": titled, "titled5": titled5}
+    environment.globals |= {"titles": STUDIES, "MARGIN5": MARGIN5}
     return {name: _tidy(environment.get_template(source).render()) for name, source in NAMES.items()}
 
 
@@ -50,6 +52,7 @@ def draw() -> None:
     """The figures of the pages, beside them."""
     for name in ("low", "full"):
         save_figures(Study(name).results, PAGES / name, format="svg", keys=FIGURES)
+    save_figures(Study("full", margin5=True).results, PAGES / MARGIN5["full"], format="svg", keys=["mean_logits"])
 
 
 if __name__ == "__main__":

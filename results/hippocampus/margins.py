@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from packed_study import Study
-from wording import chance, markdown, points, welch
+from wording import markdown, points
 
 
 def ceiling(margin: float, n_classes: int = 3) -> float:
@@ -61,17 +61,20 @@ def foreground(study: Study, key: str) -> Foreground:
     )
 
 
-def margin_table(studies: Mapping[str, Study], more: Mapping[str, Study]) -> str:
-    """CE and MbLS in every study, and MbLS alone in some more."""
+def margin_table(studies: Mapping[str, Study], margin5: Mapping[str, Study]) -> str:
+    """CE and MbLS in every study, and MbLS with margin 5 where it was run besides."""
     rows = []
-    for title, study in (*studies.items(), *more.items()):
-        for key in [key for key in ("ce", "mbls") if key in study.keys]:
-            f = foreground(study, key)
-            texts = [f"{f.span:.1f}", f"{f.lead:.1f}", f"{f.confidence:.3f}", f"{f.accuracy:.3f}", f"{100 * f.sure:.0f} %"]
-            label = ", ".join(filter(None, [title, study.contender(key).label, study.setting(key)]))
-            rows.append([label, *texts])
+    for title, study in studies.items():
+        rows += [_row(title, study, key) for key in ("ce", "mbls")]
+        rows += [_row(title, other, "mbls") for other in margin5.values() if other.name == study.name]
     heads = ["span of the mean logits", "lead of the true class", "mean confidence", "accuracy"]
     return markdown(["", *heads, f"above {shown_ceiling(5)}"], rows)
+
+
+def _row(title: str, study: Study, key: str) -> list[str]:
+    f = foreground(study, key)
+    label = ", ".join(filter(None, [title, study.contender(key).label, study.setting(key)]))
+    return [label, f"{f.span:.1f}", f"{f.lead:.1f}", f"{f.confidence:.3f}", f"{f.accuracy:.3f}", f"{100 * f.sure:.0f} %"]
 
 
 def least_gap(studies: Sequence[Study]) -> str:
@@ -87,19 +90,3 @@ def most_gap(studies: Sequence[Study]) -> str:
 def _gaps(studies: Sequence[Study]) -> list[float]:
     found = [foreground(study, "ce") for study in studies]
     return [f.confidence - f.accuracy for f in found]
-
-
-def gains(study: Study, reference: Study) -> list[float]:
-    """How much the ECE of MbLS in a study differs from that of CE in another, seed by seed."""
-    return [float(value) for value in study.by_seed("ece")["mbls"] - reference.by_seed("ece")["ce"]]
-
-
-def shown_gain(study: Study, reference: Study) -> str:
-    """Their mean as text."""
-    return points(float(np.mean(gains(study, reference))))
-
-
-def shown_gains(study: Study, reference: Study) -> str:
-    """The same as text, with the p of Welch's test between the seeds."""
-    p = welch(study.by_seed("ece")["mbls"], reference.by_seed("ece")["ce"]).pvalue
-    return f"{', '.join(points(value) for value in gains(study, reference))} by seed, {chance(p)} over seeds"

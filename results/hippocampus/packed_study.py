@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, cached_property
@@ -21,6 +22,8 @@ from segcal.tables.seeds import means_by_seed, spreads
 HERE = Path(__file__).parent
 SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
 PARTS = {"low": ("low", "low-variants")}  # a study that lies in several folders, each with a plan of its own
+MARGIN5 = {"full": "full-margin5", "full-last": "full-last-margin5", "low-last": "low-last-margin5"}
+"""Where MbLS with margin 5 lies, to take the place of the margin that validation chose in a study."""
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "last")
 
 
@@ -30,9 +33,14 @@ class Study:
     A corruption is `gaussian_noise:0.05`, a calibrator `ts` or `lts`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, margin5: bool = False) -> None:
+        """`margin5` puts MbLS with margin 5 in the place of MbLS with the chosen margin."""
         self.name = name
-        self.all = read_results([HERE / part for part in PARTS.get(name, (name,))])
+        folders = [HERE / part for part in PARTS.get(name, (name,))]
+        if margin5:
+            others = [run for folder in folders for run in sorted(folder.glob("runs/*")) if not _is_mbls(run)]
+            folders = [*others, HERE / MARGIN5[name]]
+        self.all = read_results(folders)
         self.trainings = Trainings(self.all)
 
     @cached_property
@@ -191,3 +199,8 @@ class Study:
     def temperature(self, run: str) -> float:
         """What temperature scaling found for a run."""
         return float(read_json(Path(self.all.runs[run]["folder"]) / "calibrators" / "ts.json")["temperature"])
+
+
+def _is_mbls(run: Path) -> bool:
+    """Whether a run is of MbLS as it is; its variants have more in their names."""
+    return re.fullmatch(r"mbls-margin[\d.]+-unet-s\d+", run.name) is not None

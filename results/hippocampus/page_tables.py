@@ -25,7 +25,7 @@ def versus_table(studies: Mapping[str, Study], one: str, other: str, *, publishe
     """A method against another: means, change and tests in every study, and in the paper if wanted."""
     corrected = {one, other} <= set(SEVEN)
     rows = []
-    for metric in ("ece", "cece", "dice"):
+    for metric in ("ece", "cece", "dice", "asd"):
         head = f"**{METRICS[metric].label}** {METRICS[metric].arrow}, {LOSSES[one].label} → {LOSSES[other].label}"
         rows += [[head], ["change"], [f"over cases{' (Holm)' if corrected else ''}"], ["over seeds, 95 % interval"]]
         if published:
@@ -96,8 +96,8 @@ def confidence_table(study: Study) -> str:
     return markdown(["", *(METRICS[metric].label for metric in (gap, *parts)), "temperature of TS"], rows)
 
 
-def cells_table(study: Study) -> str:
-    """Which cells stand for each contender, and what came out of each."""
+def cells_table(study: Study, keys: Sequence[str] = ()) -> str:
+    """Which cells stand for each contender, or for some, and what came out of each."""
     rows = [
         [
             c.label,
@@ -106,6 +106,7 @@ def cells_table(study: Study) -> str:
             ", ".join(f"`{r}`" for r in c.runs),
         ]
         for c in study.all.contenders
+        if not keys or c.key in keys
     ]
     return markdown(["", "setting", "DSC ↑ of each", "ECE ↓ of each", "cells"], rows)
 
@@ -147,3 +148,15 @@ def cece_order(study: Study) -> str:
     """Spearman's correlation of our CECE with the published."""
     pairs = [(study.mean(key, "cece"), published_mean(key, "cece")) for key in study.keys]
     return f"{scipy.stats.spearmanr(pairs).statistic:.2f}"
+
+
+def margin5_table(studies: Mapping[str, Study]) -> str:
+    """MbLS with margin 5: ECE before and after calibration, and with the strongest noise where that was tried."""
+    rows = []
+    for title, study in studies.items():
+        ece = [study.value("mbls", "ece", calibrator) for calibrator in ("", "ts", "lts")]
+        noisy = "mbls" in study.per_case("ece", corruption=noise())
+        strong = [study.value("mbls", metric, corruption=noise()) if noisy else "—" for metric in ("ece", "dice")]
+        rows.append([title, *ece, study.temperatures("mbls"), *strong])
+    heads = ["ECE ↓ Pre", "TS", "LTS", "temperature of TS", f"ECE ↓, noise {NOISE[-1]:g}", f"DSC ↑, noise {NOISE[-1]:g}"]
+    return markdown(["", *heads], rows)

@@ -84,6 +84,25 @@ class Trainings:
         values = self.curve(run, column)
         return float(np.mean(values[len(values) // 2 :]))
 
+    def amid(self, key: str, bounds: Sequence[int]) -> list[float]:
+        """The validation ECE of a method with one seed at the epochs from one to another, counted from 1."""
+        (run,) = self.runs(key)
+        return self.curve(run, "val_ece")[min(bounds) - 1 : max(bounds)]
+
+    def mean_amid(self, key: str, bounds: Sequence[int]) -> str:
+        """Its mean."""
+        return f"{np.mean(self.amid(key, bounds)):.3f}"
+
+    def range_amid(self, key: str, bounds: Sequence[int]) -> str:
+        """The lowest and the highest."""
+        values = self.amid(key, bounds)
+        return f"{min(values):.3f} to {max(values):.3f}"
+
+    def kept_ece(self, key: str, setting: str = "") -> str:
+        """The validation ECE of a setting at the epochs that were kept, mean over seeds."""
+        c = next(c for c in self.results.contenders if c.key == key)
+        return f"{np.mean([self.results.runs[run]['best']['val_ece'] for run in c.runs_tried[setting or c.setting]]):.3f}"
+
     def late_eces(self, key: str, setting: str = "") -> list[float]:
         """This ECE of each run of a setting; of the chosen one if none is named."""
         c = next(c for c in self.results.contenders if c.key == key)
@@ -106,7 +125,12 @@ class Trainings:
         """The same as text."""
         return ", ".join(f"{p:.2g}" for p in self.late_p(a, b, settings, same=same))
 
+    def _tried(self, key: str, settings: Sequence[str]) -> list[str]:
+        """Those of the settings that a contender was run with."""
+        c = next(c for c in self.results.contenders if c.key == key)
+        return [setting for setting in settings if setting in c.runs_tried]
+
     def late_range(self, several: Sequence[str], b: str, settings: Sequence[str]) -> str:
         """The lowest and the highest p of several contenders against the chosen setting of another."""
-        found = [p for a in several for p in self.late_p(a, b, settings, same=False)]
+        found = [p for a in several for p in self.late_p(a, b, self._tried(a, settings), same=False)]
         return f"{min(found):.2g} to {max(found):.2g}"
