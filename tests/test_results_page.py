@@ -218,6 +218,8 @@ def test_what_the_words_claim_of_mbls_is_so(studies):
         assert low.p_holm("mbls", "ce", metric) < 0.05 < low.p_over_seeds("mbls", "ce", metric)
     assert low.mean("mbls", "asd") > low.mean("ce", "asd")
     assert all(last.p_over_seeds(key, "ce", "ece") > 0.05 for key in (MEAN, L2))
+    for key, other in (("mbls", L2), ("mbls", MEAN)):  # not told apart over seeds
+        assert min(study.p_over_seeds(key, other, "ece") for study in (low, last)) > 0.05
     assert (last.by_seed("ece")["mbls_dice"] < last.by_seed("ece")["ce_dice"]).all()
 
 
