@@ -59,6 +59,7 @@ def test_it_comes_out_as_if_it_had_been_trained(best, keeping_last, tmp_path):
     run_study(keeping_last, tmp_path / "trained", workers=2)
     said = run_study(keeping_last, tmp_path / "taken", workers=1, last_of=[best])
     assert not said["failed"]
+    assert any(read_run(best / "runs" / cell)["best"]["epoch"] < 2 for cell in CELLS)  # else best and last are the same
     for cell in CELLS:
         trained, taken = (tmp_path / name / "runs" / cell for name in ("trained", "taken"))
         assert (taken / "scores.csv").read_bytes() == (trained / "scores.csv").read_bytes()
@@ -98,7 +99,7 @@ def test_a_study_that_cannot_help_is_refused(best, cases, plan_file, keeping_las
         run_study(read_plan(plan_file, data=str(cases.root)), tmp_path / "out", workers=1, last_of=[best])
     other = read_plan(plan_file, data=str(cases.root), overrides=["training.keep=last", "training.lr=0.01"])
     for plan, study in ((other, best), (keeping_last, tmp_path)):
-        with pytest.raises(UserError, match="has no training of this plan"):
+        with pytest.raises(UserError, match="no training of this plan is in"):
             run_study(plan, tmp_path / "out", workers=1, last_of=[study])
     assert not (tmp_path / "out").exists()
 

@@ -117,14 +117,6 @@ class Study:
         *most, last = (self.value(key, metric, calibrator) for key in keys)
         return f"{', '.join(most)} and {last}"
 
-    def lowest(self, metric: str, calibrator: str = "") -> str:
-        """The lowest mean among the seven."""
-        return shown(min(self.mean(key, metric, calibrator) for key in self.keys), metric)
-
-    def highest(self, metric: str, calibrator: str = "") -> str:
-        """The highest mean among the seven."""
-        return shown(max(self.mean(key, metric, calibrator) for key in self.keys), metric)
-
     def change(self, key: str, metric: str, than: str = "ce") -> str:
         """How much a mean differs from another's, in percent of it: `-31 %`."""
         return percent(self.mean(key, metric) / self.mean(than, metric) - 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from wording import chance, spread, welch
 
-from segcal.results import Results
+from segcal.results import Contender, Results
 from segcal.store import read_rows
 
 
@@ -20,7 +20,10 @@ class Trainings:
 
     def runs(self, key: str) -> tuple[str, ...]:
         """The chosen runs of a contender, one per seed."""
-        return next(c.runs for c in self.results.contenders if c.key == key)
+        return self._contender(key).runs
+
+    def _contender(self, key: str) -> Contender:
+        return next(c for c in self.results.contenders if c.key == key)
 
     def curve(self, run: str, column: str) -> list[float]:
         """A column of a run's log."""
@@ -71,10 +74,6 @@ class Trainings:
         """A validation score at an epoch, counted from 1; mean over seeds."""
         return float(np.mean([self.curve(run, column)[epoch - 1] for run in self.runs(key)]))
 
-    def at_half(self, key: str, column: str) -> str:
-        """The same at the first epoch of the second half, from which on the rate is lower."""
-        return f"{self.mean_at(key, column, self.epochs() // 2 + 1):.3f}"
-
     def at_last(self, key: str, column: str) -> str:
         """The same at the last epoch."""
         return f"{self.mean_at(key, column, self.epochs()):.3f}"
@@ -100,12 +99,12 @@ class Trainings:
 
     def kept_ece(self, key: str, setting: str = "") -> str:
         """The validation ECE of a setting at the epochs that were kept, mean over seeds."""
-        c = next(c for c in self.results.contenders if c.key == key)
+        c = self._contender(key)
         return f"{np.mean([self.results.runs[run]['best']['val_ece'] for run in c.runs_tried[setting or c.setting]]):.3f}"
 
     def late_eces(self, key: str, setting: str = "") -> list[float]:
         """This ECE of each run of a setting; of the chosen one if none is named."""
-        c = next(c for c in self.results.contenders if c.key == key)
+        c = self._contender(key)
         return [self.late(run, "val_ece") for run in c.runs_tried[setting or c.setting]]
 
     def late_ece(self, key: str, setting: str = "") -> str:
@@ -127,7 +126,7 @@ class Trainings:
 
     def _tried(self, key: str, settings: Sequence[str]) -> list[str]:
         """Those of the settings that a contender was run with."""
-        c = next(c for c in self.results.contenders if c.key == key)
+        c = self._contender(key)
         return [setting for setting in settings if setting in c.runs_tried]
 
     def late_range(self, several: Sequence[str], b: str, settings: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.provenance import identity
-from segcal.store import open_cases, read_json, read_rows, read_run, save_weights, whole_or_not, write_json, write_rows
+from segcal.store import open_cases, read_rows, read_run, save_weights, whole_or_not, write_json, write_rows
 from segcal.study.cells import Cell
 from segcal.study.folder import deciding_of, identity_of
 from segcal.training.callbacks import Checkpoints
@@ -27,17 +27,17 @@ def trained_elsewhere(cells: Sequence[Cell], studies: Sequence[Path]) -> dict[st
     data = {cell.settings.data: open_cases(Path(cell.settings.data)) for cell in wanted}
     by_checksum = {cases.info["checksum"]: cases for cases in data.values()}
     known: dict[str, Path] = {}
-    for path in (path for study in studies for path in sorted(study.glob("runs/*/run.json"))):
-        info = read_json(path)
-        if info is not None and info.get("status") == "finished" and (path.parent / CHECKPOINT).is_file():
+    for run in (path.parent for study in studies for path in sorted(study.glob("runs/*/run.json"))):
+        info = read_run(run)
+        if info["status"] == "finished" and (run / CHECKPOINT).is_file():
             old = deciding_of(info, by_checksum)
             if old:
-                known[identity_of(info["data"]["checksum"], _keeping_last(old))] = path.parent
+                known[identity_of(info["data"]["checksum"], _keeping_last(old))] = run
     sought = {cell.name: identity_of(data[cell.settings.data].info["checksum"], cell.settings.deciding) for cell in wanted}
     found = {name: known[key] for name, key in sought.items() if key in known}
     if not found:
         names = ", ".join(map(str, studies))
-        raise UserError(f"{names} has no training of this plan; --last-of takes studies that differ in training.keep alone")
+        raise UserError(f"no training of this plan is in {names}; --last-of takes studies that differ in training.keep only")
     return found
 
 
