@@ -1,7 +1,7 @@
 """Measure everything, print each line as it comes, and keep the table in docs/performance.md.
 
-`python -m benchmarks pipeline` measures that file's rows alone and puts them in the place of the old ones.
-"""
+`python -m benchmarks pipeline` measures that file's rows alone and puts them in the place of the
+old ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import calibration, losses, pipeline, ranking, report, settings, slices, study, surface
+from benchmarks import (
+    calibration,
+    losses,
+    pipeline,
+    ranking,
+    report,
+    settings,
+    slices,
+    study,
+    surface,
+)
 from benchmarks.measure import HEAD, Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -42,7 +52,9 @@ def markdown(cells: Iterable[tuple[str, ...]]) -> str:
 
 
 def merged(rows: list[Row], page: str) -> list[tuple[str, ...]]:
-    """The rows of a page, with those that were measured now in the place of the old ones, or at the end."""
+    """The rows of a page, with those that were measured now in the place of the old ones, or at the
+    end.
+    """
     new = {row.cells()[:2]: row.cells() for row in rows}
     lines = [line for line in page.splitlines() if line.startswith("| ")][2:]
     old = [tuple(line.removeprefix("| ").removesuffix(" |").split(" | ")) for line in lines]
@@ -64,12 +76,31 @@ def main(names: list[str]) -> int:
             rows.append(row)
     versions = ", ".join(
         f"{name} {version(name)}"
-        for name in ("torch", "torchmetrics", "monai", "netcal", "medpy", "scipy", "h5py", "lightning", "fiducio")
+        for name in (
+            "torch",
+            "torchmetrics",
+            "monai",
+            "netcal",
+            "medpy",
+            "scipy",
+            "h5py",
+            "lightning",
+            "fiducio",
+        )
     )
-    machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, no GPU"
-    cells = merged(rows, PAGE.read_text(encoding="utf-8")) if names else [row.cells() for row in rows]
-    PAGE.write_text(PAGE_TEXT.format(table=markdown(cells), versions=versions, machine=machine), encoding="utf-8")
-    print(f"{sum(row.reached for row in rows)} of {len(rows)} reached; written to {PAGE.relative_to(Path.cwd())}")
+    machine = (
+        f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, no GPU"
+    )
+    cells = (
+        merged(rows, PAGE.read_text(encoding="utf-8")) if names else [row.cells() for row in rows]
+    )
+    PAGE.write_text(
+        PAGE_TEXT.format(table=markdown(cells), versions=versions, machine=machine),
+        encoding="utf-8",
+    )
+    print(
+        f"{sum(row.reached for row in rows)} of {len(rows)} reached; written to {PAGE.relative_to(Path.cwd())}"
+    )
     return 0 if all(row.reached for row in rows) else 1
 
 

@@ -1,7 +1,8 @@
-"""One-pass calibration statistics against the usual loop over bins and classes, and against keeping every voxel.
+"""One-pass calibration statistics against the usual loop over bins and classes, and against keeping
+every voxel.
 
-`python -m benchmarks.calibration segcal 50` prints the peak extra megabytes of streaming 50 volumes.
-"""
+`python -m benchmarks.calibration segcal 50` prints the peak extra megabytes of streaming 50
+volumes."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def volume() -> tuple[Tensor, Tensor]:
 
 
 def usual(logits: Tensor, labels: Tensor, n_bins: int = 15) -> tuple[float, float, float, float]:
-    """ECE, CECE, NLL and Brier in the foreground as they are usually written: a mask per bin and class."""
+    """ECE, CECE, NLL and Brier in the foreground as they are usually written: a mask per bin and
+    class.
+    """
     probs = F.softmax(logits, 1)
     keep = labels > 0
     truth = labels[keep]
@@ -44,12 +47,16 @@ def usual(logits: Tensor, labels: Tensor, n_bins: int = 15) -> tuple[float, floa
         for low, high in pairwise(edges):
             here = (conf > low) & (conf <= high)
             if here.any():
-                total += float((conf[here].mean() - hit[here].float().mean()).abs() * here.float().mean())
+                total += float(
+                    (conf[here].mean() - hit[here].float().mean()).abs() * here.float().mean()
+                )
         return total
 
     conf, pred = probs.max(1)
     ece = error(conf[keep], pred[keep] == truth)
-    cece = sum(error(probs[:, k][keep], truth == k) for k in range(logits.shape[1])) / logits.shape[1]
+    cece = (
+        sum(error(probs[:, k][keep], truth == k) for k in range(logits.shape[1])) / logits.shape[1]
+    )
     nll = float(F.cross_entropy(logits, labels, reduction="none")[keep].mean())
     one_hot = F.one_hot(labels, logits.shape[1]).movedim(-1, 1)
     return ece, cece, nll, float((probs - one_hot).square().sum(1)[keep].mean())
@@ -57,19 +64,38 @@ def usual(logits: Tensor, labels: Tensor, n_bins: int = 15) -> tuple[float, floa
 
 def ours(logits: Tensor, labels: Tensor) -> tuple[float, float, float, float]:
     bins = metrics.reliability(logits, labels)
-    return float(metrics.ece(bins)), float(metrics.cece(bins)), float(metrics.nll(bins)), float(metrics.brier(bins))
+    return (
+        float(metrics.ece(bins)),
+        float(metrics.cece(bins)),
+        float(metrics.nll(bins)),
+        float(metrics.brier(bins)),
+    )
 
 
 def rows() -> Iterator[Row]:
     logits, labels = volume()
-    torch.testing.assert_close(torch.tensor(ours(logits, labels)), torch.tensor(usual(logits, labels)), rtol=2e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.tensor(ours(logits, labels)),
+        torch.tensor(usual(logits, labels)),
+        rtol=2e-4,
+        atol=1e-5,
+    )
     what = f"ECE + CECE + NLL + Brier {SHAPE}"
-    yield time_row(what, "loop over bins", lambda: ours(logits, labels), lambda: usual(logits, labels), 0.15, 9)
+    yield time_row(
+        what, "loop over bins", lambda: ours(logits, labels), lambda: usual(logits, labels), 0.15, 9
+    )
     few, many = (peak_in_new_process("benchmarks.calibration", "segcal", n) for n in ("5", "50"))
     kept = peak_in_new_process("benchmarks.calibration", "torchmetrics", "50")
-    detail = f"peak {few:.0f} MB after 5, {many:.0f} MB after 50; torchmetrics {kept:.0f} MB after 50"
+    detail = (
+        f"peak {few:.0f} MB after 5, {many:.0f} MB after 50; torchmetrics {kept:.0f} MB after 50"
+    )
     yield Row(
-        "the same over 50 volumes: growth", "torchmetrics, keeps voxels", max(0.0, many - few), 5.0, detail, unit=" MB"
+        "the same over 50 volumes: growth",
+        "torchmetrics, keeps voxels",
+        max(0.0, many - few),
+        5.0,
+        detail,
+        unit=" MB",
     )
 
 

@@ -19,7 +19,9 @@ SHAPES = [(4, 4, 224, 224), (1, 14, 96, 96, 96)]
 REPEATS = {4: 41, 5: 9}
 
 
-def step(function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]) -> Callable[[], None]:
+def step(
+    function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]
+) -> Callable[[], None]:
     torch.manual_seed(0)
     logits = (torch.randn(shape) * 5).requires_grad_()
     labels = torch.randint(0, shape[1], (shape[0], *shape[2:]))
@@ -41,9 +43,13 @@ def rows() -> Iterator[Row]:
         for key, row in LOSSES.items():
             reach = 2.8 if key == "mbls" else 8.0 if key == "svls" and len(shape) == 5 else 4.0
             ours, theirs = step(row.function, shape), step(F.cross_entropy, shape)
-            yield time_row(f"`{key}` {shape}", "cross_entropy, time", ours, theirs, reach, REPEATS[len(shape)])
+            yield time_row(
+                f"`{key}` {shape}", "cross_entropy, time", ours, theirs, reach, REPEATS[len(shape)]
+            )
         a, b = peak("mbls", shape), peak("cross_entropy", shape)
-        yield Row(f"`mbls` {shape}", "cross_entropy, peak memory", a / b, 1.3, f"{a:.0f} MB / {b:.0f} MB")
+        yield Row(
+            f"`mbls` {shape}", "cross_entropy, peak memory", a / b, 1.3, f"{a:.0f} MB / {b:.0f} MB"
+        )
 
 
 def main(name: str, size: str) -> None:

@@ -31,14 +31,23 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         limit = f"≤ {self.reach:.3g}{self.unit}"
-        return (self.what, self.against, f"{self.value:.3g}{self.unit}", limit, "yes" if self.reached else "NO", self.detail)
+        return (
+            self.what,
+            self.against,
+            f"{self.value:.3g}{self.unit}",
+            limit,
+            "yes" if self.reached else "NO",
+            self.detail,
+        )
 
 
 HEAD = ("what", "against", "measured", "reach", "reached", "median times or sizes")
 
 
 def times(*functions: Callable[[], Any], repeats: int) -> list[float]:
-    """Median seconds of each function; they take turns, so that a busy moment of the machine hits all alike."""
+    """Median seconds of each function; they take turns, so that a busy moment of the machine hits
+    all alike.
+    """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
         function()  # warm up
@@ -50,22 +59,34 @@ def times(*functions: Callable[[], Any], repeats: int) -> list[float]:
     return [statistics.median(taken) for taken in samples]
 
 
-def time_row(what: str, against: str, ours: Callable[[], Any], theirs: Callable[[], Any], reach: float, repeats: int) -> Row:
+def time_row(
+    what: str,
+    against: str,
+    ours: Callable[[], Any],
+    theirs: Callable[[], Any],
+    reach: float,
+    repeats: int,
+) -> Row:
     a, b = times(ours, theirs, repeats=repeats)
     return Row(what, against, a / b, reach, f"{a * 1e3:.3g} ms / {b * 1e3:.3g} ms")
 
 
 def peak_in_new_process(module: str, *args: str) -> float:
-    """Megabytes that `python -m module args` reports; a fresh process, so that nothing was allocated before."""
+    """Megabytes that `python -m module args` reports; a fresh process, so that nothing was
+    allocated before.
+    """
     command = [sys.executable, "-m", module, *args]
-    # A fixed threshold makes the allocator return every large block at once, so that the peak is what was really held.
+    # A fixed threshold makes the allocator return every large block at once, so that the peak is
+    # what was really held.
     env = {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1", "PATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return float(done.stdout.split()[-1])
 
 
 class PeakMemory:
-    """The most resident memory used inside the `with` block beyond what was resident at its start (Linux)."""
+    """The most resident memory used inside the `with` block beyond what was resident at its start
+    (Linux).
+    """
 
     def __enter__(self) -> PeakMemory:
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far

@@ -1,4 +1,6 @@
-"""Training, evaluation and post-hoc fitting against a bare loop, the network's own inference, and other ways to fit."""
+"""Training, evaluation and post-hoc fitting against a bare loop, the network's own inference, and
+other ways to fit.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,25 @@ from benchmarks.measure import Row, time_row, times
 from segcal import calibrators, training
 from segcal.config import RunSettings, run_settings
 from segcal.data.prepare import prepare
-from segcal.evaluation import FINE, _case_rows, _logit_sums
+from segcal.folders import CaseSet, open_cases
 from segcal.hardware import channels_last, keep_pages
-from segcal.inference import Run, volume_logits
 from segcal.losses import Criterion
 from segcal.metrics import reliability
 from segcal.networks import build_network
-from segcal.store import CaseSet, open_cases
+from segcal.predictors.run import Run, volume_logits
+from segcal.scoring import FINE, _case_rows, _logit_sums
 from segcal.types import IGNORE
 
-SIZES = [(8, 64, 264, 4), (4, 224, 28, 4)]  # batch, height and width, cases (185 and 20 to train on), slices of each
+SIZES = [
+    (8, 64, 264, 4),
+    (4, 224, 28, 4),
+]  # batch, height and width, cases (185 and 20 to train on), slices of each
 
 
 class TakingTurns(Callback):
-    """After each step of segcal's one of another loop, so that a busy moment of the machine hits both alike."""
+    """After each step of segcal's one of another loop, so that a busy moment of the machine hits
+    both alike.
+    """
 
     def __init__(self, other: Callable[[], None]) -> None:
         self.other, self.start = other, 0.0
@@ -57,10 +64,14 @@ def bare(settings: RunSettings, cases: CaseSet) -> Callable[[], None]:
     slices = training._slices(settings, cases)
     batch = settings.training.batch
     torch.manual_seed(0)
-    network = channels_last(build_network("unet", 1, len(cases.classes) + 1, **settings.network.settings)).train()
+    network = channels_last(
+        build_network("unet", 1, len(cases.classes) + 1, **settings.network.settings)
+    ).train()
     criterion = Criterion(settings.loss.name)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
-    images, labels = (torch.stack(parts) for parts in zip(*(slices[i] for i in range(batch * 4)), strict=True))
+    images, labels = (
+        torch.stack(parts) for parts in zip(*(slices[i] for i in range(batch * 4)), strict=True)
+    )
     images = images.contiguous(memory_format=torch.channels_last)
     batches = itertools.cycle(zip(images.split(batch), labels.split(batch), strict=True))
 
@@ -74,13 +85,22 @@ def bare(settings: RunSettings, cases: CaseSet) -> Callable[[], None]:
 
 
 def steps(settings: RunSettings, cases: CaseSet, out: Path) -> tuple[float, float]:
-    """Median seconds of a step as `segcal train` runs it, and of a bare loop's, when all files have been opened once."""
+    """Median seconds of a step as `segcal train` runs it, and of a bare loop's, when all files have
+    been opened once.
+    """
     slices = training._slices(settings, cases)
     model = training.Segmentation(settings, cases, slices)
-    trainer, turns = training._trainer(settings, out, training.Best(out), progress=False), TakingTurns(bare(settings, cases))
+    trainer, turns = (
+        training._trainer(settings, out, training.Best(out), progress=False),
+        TakingTurns(bare(settings, cases)),
+    )
     trainer.callbacks.append(turns)  # type: ignore[attr-defined]
     keep_pages()
-    trainer.fit(model, training._loader(settings, slices, model.order), training._case_loader(cases, settings))
+    trainer.fit(
+        model,
+        training._loader(settings, slices, model.order),
+        training._case_loader(cases, settings),
+    )
     half = len(turns.ours) // 2 + 1  # from the second batch of the second epoch
     return statistics.median(turns.ours[half:]), statistics.median(turns.theirs[half:])
 
@@ -91,12 +111,25 @@ def training_rows() -> Iterator[Row]:
             root = Path(folder)
             prepare("phantom", to=root, n_cases=n_cases, shape=(depth, size, size))
             cases = open_cases(root / "phantom")
-            sets = ["network.width=8", f"training.batch={batch}", "training.epochs=2", "loss.name=mbls"]
+            sets = [
+                "network.width=8",
+                f"training.batch={batch}",
+                "training.epochs=2",
+                "loss.name=mbls",
+            ]
             settings = run_settings({"data": str(cases.root)}, overrides=sets)
             pairs = [steps(settings, cases, root / str(i)) for i in range(5)]
-        ours, theirs = sorted(pairs, key=lambda pair: pair[0] / pair[1])[2]  # the round with the median ratio
+        ours, theirs = sorted(pairs, key=lambda pair: pair[0] / pair[1])[
+            2
+        ]  # the round with the median ratio
         what = f"training step, unet width 8, mbls, ({batch}, 1, {size}, {size})"
-        yield Row(what, "bare PyTorch loop", ours / theirs, 1 / 0.95, f"{ours * 1e3:.3g} ms / {theirs * 1e3:.3g} ms")
+        yield Row(
+            what,
+            "bare PyTorch loop",
+            ours / theirs,
+            1 / 0.95,
+            f"{ours * 1e3:.3g} ms / {theirs * 1e3:.3g} ms",
+        )
 
 
 def a_run(n_classes: int) -> Run:
@@ -155,8 +188,16 @@ def posthoc_rows() -> Iterator[Row]:
     with torch.inference_mode():
         ours, once = times(fit, one_of_a_grid, repeats=3)
     grid = 100 * once  # every temperature costs the same
-    detail = f"{ours + once:.3g} s with one pass of the network, {grid:.3g} s (100 times one measured)"
-    yield Row("`ts` on 25 cases (900, 3, 48, 64)", "grid of 100, network each time", (ours + once) / grid, 1 / 20, detail)
+    detail = (
+        f"{ours + once:.3g} s with one pass of the network, {grid:.3g} s (100 times one measured)"
+    )
+    yield Row(
+        "`ts` on 25 cases (900, 3, 48, 64)",
+        "grid of 100, network each time",
+        (ours + once) / grid,
+        1 / 20,
+        detail,
+    )
 
     few = logits[:225], labels[:225], image[:225]
     peer = fiducio.TemperatureScaling()
@@ -171,7 +212,12 @@ def posthoc_rows() -> Iterator[Row]:
     start = time.perf_counter()
     calibrators.fit("lts", lambda: cases)
     yield Row(
-        "`lts` on 25 cases (900, 3, 48, 64)", "two minutes", time.perf_counter() - start, 120.0, "20 epochs", unit=" s"
+        "`lts` on 25 cases (900, 3, 48, 64)",
+        "two minutes",
+        time.perf_counter() - start,
+        120.0,
+        "20 epochs",
+        unit=" s",
     )
 
 

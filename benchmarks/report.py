@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import Row
+from segcal.compare import read_results
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
-from segcal.evaluation import evaluate
-from segcal.inference import open_run
+from segcal.folders import CaseSet, read_json, read_rows, write_json, write_rows
+from segcal.predictors.run import open_run
 from segcal.report import build_report
-from segcal.results import read_results
-from segcal.store import CaseSet, read_json, read_rows, write_json, write_rows
+from segcal.scoring import evaluate
 from segcal.training import train
 
 METHODS = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
@@ -31,11 +31,14 @@ def prepared(root: Path) -> CaseSet:
     ids = [f"phantom_{i:03d}" for i in range(N_TEST + 4)]
     split = {"train": ids[:2], "val": ids[2:4], "test": ids[4:]}
     (root / "split.json").write_text(json.dumps(split))
-    return prepare("phantom", to=root, n_cases=len(ids), shape=SHAPE, split_file=root / "split.json").cases
+    return prepare(
+        "phantom", to=root, n_cases=len(ids), shape=SHAPE, split_file=root / "split.json"
+    ).cases
 
 
 def runs(root: Path) -> list[Path]:
-    """A run per method. The first is scored for real; the others' scores are made from its own, which takes no time.
+    """A run per method. The first is scored for real; the others' scores are made from its own,
+    which takes no time.
 
     Weights are real for all, since the slice viewer asks every network for its cases.
     """
@@ -43,7 +46,9 @@ def runs(root: Path) -> list[Path]:
     made = []
     for method in METHODS:
         small = ["network.width=8", "training.epochs=3", f"loss.name={method}"]
-        train(run_settings({"data": str(cases.root)}, overrides=small), root / method, progress=False)
+        train(
+            run_settings({"data": str(cases.root)}, overrides=small), root / method, progress=False
+        )
         made.append(root / method)
     evaluate(open_run(made[0]), cases=cases)
     rows = read_rows(made[0] / "scores.csv")
@@ -53,9 +58,16 @@ def runs(root: Path) -> list[Path]:
         named = {"run": folder.name, "method": folder.name}
         scored = []
         for key in ("", "ts", "lts"):
-            moved = [1.0 if row["metric"] == "missed" else rng.normal(1 - 0.02 * i, 0.05) for row in rows]
-            values = [{"value": float(row["value"]) * by} for row, by in zip(rows, moved, strict=True)]
-            scored += [row | named | {"calibrator": key} | value for row, value in zip(rows, values, strict=True)]
+            moved = [
+                1.0 if row["metric"] == "missed" else rng.normal(1 - 0.02 * i, 0.05) for row in rows
+            ]
+            values = [
+                {"value": float(row["value"]) * by} for row, by in zip(rows, moved, strict=True)
+            ]
+            scored += [
+                row | named | {"calibrator": key} | value
+                for row, value in zip(rows, values, strict=True)
+            ]
         write_rows(folder / "scores.csv", scored)
         write_json(folder / "bins.json", bins)
     return made
@@ -71,5 +83,7 @@ def rows() -> Iterator[Row]:
     finally:
         shutil.rmtree(root)
     what = f"report of {len(METHODS)} methods × {N_TEST} cases {SHAPE}"
-    yield Row(what, "a minute", taken, SECONDS, "with inference on four cases by each, width 8", unit=" s")
+    yield Row(
+        what, "a minute", taken, SECONDS, "with inference on four cases by each, width 8", unit=" s"
+    )
     yield Row(what, "15 MB", size, MEGABYTES, "one HTML file", unit=" MB")

@@ -1,4 +1,5 @@
-"""What the settings in `segcal/hardware.py` bring on this machine: a training step with each of them taken away.
+"""What the settings in `segcal/hardware.py` bring on this machine: a training step with each of
+them taken away.
 
 `python -m benchmarks.settings pages` prints the median step in milliseconds without kept pages.
 """
@@ -14,9 +15,9 @@ import torch
 
 from benchmarks.measure import Row, time_row, times
 from segcal.hardware import channels_last, keep_pages
-from segcal.inference import volume_logits
 from segcal.losses import mbls
 from segcal.networks import build_network
+from segcal.predictors.run import volume_logits
 
 WITHOUT = {
     "pages": "allocator gives pages back",
@@ -36,13 +37,22 @@ def rows() -> Iterator[Row]:
     rounds = [{key: step_time(key) for key in ("", *WITHOUT)} for _ in range(5)]
     for key, what in WITHOUT.items():
         ours, theirs = (sorted(r[k] for r in rounds)[2] for k in ("", key))
-        yield Row("training step (8, 1, 64, 64), width 8", what, ours / theirs, 1.05, f"{ours:.3g} ms / {theirs:.3g} ms")
+        yield Row(
+            "training step (8, 1, 64, 64), width 8",
+            what,
+            ours / theirs,
+            1.05,
+            f"{ours:.3g} ms / {theirs:.3g} ms",
+        )
 
     fused, loop = (adam_step(fused=fused) for fused in (True, False))
     yield time_row("Adam's step, unet width 8", "a loop over tensors", fused, loop, 1.0, 15)
 
     keep_pages()
-    network, image = channels_last(build_network("unet", 1, 3, width=8).eval()), torch.rand(36, 1, 52, 42)
+    network, image = (
+        channels_last(build_network("unet", 1, 3, width=8).eval()),
+        torch.rand(36, 1, 52, 42),
+    )
 
     @torch.inference_mode()
     def by_four() -> None:
@@ -53,7 +63,9 @@ def rows() -> Iterator[Row]:
     def by_many() -> None:
         volume_logits(network, image, (52, 42))
 
-    yield time_row("inference (36, 1, 52, 42), width 8", "four slices at a time", by_many, by_four, 1.0, 15)
+    yield time_row(
+        "inference (36, 1, 52, 42), width 8", "four slices at a time", by_many, by_four, 1.0, 15
+    )
 
 
 def adam_step(*, fused: bool) -> Callable[[], object]:

@@ -1,4 +1,6 @@
-"""Slices in random order from prepared cases, against opening an HDF5 file and reading the volume for each."""
+"""Slices in random order from prepared cases, against opening an HDF5 file and reading the volume
+for each.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Row, time_row
-from segcal import store
+from segcal import folders
 from segcal.data.slices import Slices
 
 N_CASES, SHAPE, N_DRAWN = 8, (30, 192, 192), 100
@@ -25,23 +27,25 @@ def write(root: Path) -> None:
     for id in ids:
         image = rng.random((SHAPE[0], 1, *SHAPE[1:]), dtype=np.float32)
         label = rng.integers(0, 4, SHAPE, dtype=np.uint8)
-        np.save(store.array_path(root, id, "image"), image)
-        np.save(store.array_path(root, id, "label"), label)
+        np.save(folders.array_path(root, id, "image"), image)
+        np.save(folders.array_path(root, id, "label"), label)
         with h5py.File(root / f"{id}.h5", "w") as file:
             file["image"], file["label"] = image, label
     info = {
-        "format": store.FORMAT,
+        "format": folders.FORMAT,
         "name": "bench",
         "classes": ["A", "B", "C"],
         "channels": ["MR"],
         "cases": {id: {} for id in ids},
         "splits": [{"train": ids, "val": [], "test": []}],
     }
-    store.write_json(root / "cases.json", info)
+    folders.write_json(root / "cases.json", info)
 
 
 def by_h5py(root: Path, index: int) -> tuple[Tensor, Tensor]:
-    """As training code for slices of HDF5 volumes usually does: whole arrays with [:], then one slice of them."""
+    """As training code for slices of HDF5 volumes usually does: whole arrays with [:], then one
+    slice of them.
+    """
     case, s = divmod(index, SHAPE[0])
     with h5py.File(root / f"case{case}.h5", "r") as file:
         image, label = file["image"][:], file["label"][:]
@@ -52,7 +56,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root)
-        slices = Slices(store.open_cases(root), "train")
+        slices = Slices(folders.open_cases(root), "train")
         order = np.random.default_rng(1).choice(len(slices), N_DRAWN, replace=False).tolist()
         for index in order:
             torch.testing.assert_close(slices[index], by_h5py(root, index), rtol=0, atol=0)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.measure import Row
 from segcal.data.prepare import prepare
-from segcal.evaluation import evaluate
-from segcal.inference import open_run
-from segcal.store import CaseSet
+from segcal.folders import CaseSet
+from segcal.predictors.run import open_run
+from segcal.scoring import evaluate
 from segcal.study.plan import Plan, read_plan
 from segcal.study.runner import run_study
 from segcal.training import train
@@ -24,8 +24,17 @@ REPEATS = 3
 
 def plan(cases: CaseSet, epochs: int) -> Plan:
     """Four cells, each of which is chosen and scored on test."""
-    sets = [f"studies.methods.loss={LOSSES}", f"training.epochs={epochs}", "network.width=8", "training.batch=8"]
-    return read_plan("smoke", data=str(cases.root), overrides=[*sets, "after.calibrators=[]", "after.corruptions=[]"])
+    sets = [
+        f"studies.methods.loss={LOSSES}",
+        f"training.epochs={epochs}",
+        "network.width=8",
+        "training.batch=8",
+    ]
+    return read_plan(
+        "smoke",
+        data=str(cases.root),
+        overrides=[*sets, "after.calibrators=[]", "after.corruptions=[]"],
+    )
 
 
 def directly(wanted: Plan, out: Path) -> float:
@@ -51,14 +60,23 @@ def rows() -> Iterator[Row]:
         n = len(short.cells)
         studied(short, root / "warm", 1)
         pairs = [
-            (studied(short, root / f"{next(number)}", 1), directly(short, root / f"{next(number)}")) for _ in range(REPEATS)
+            (studied(short, root / f"{next(number)}", 1), directly(short, root / f"{next(number)}"))
+            for _ in range(REPEATS)
         ]
         ours, theirs = (statistics.median(taken) for taken in zip(*pairs, strict=True))
         detail = f"{ours / n:.3g} s / {theirs / n:.3g} s a cell"
-        yield Row("a cell of a study", "beyond train + evaluate", (ours - theirs) / n, 2.0, detail, unit=" s")
+        yield Row(
+            "a cell of a study",
+            "beyond train + evaluate",
+            (ours - theirs) / n,
+            2.0,
+            detail,
+            unit=" s",
+        )
 
         pairs = [
-            (studied(long, root / f"{next(number)}", 2), studied(long, root / f"{next(number)}", 1)) for _ in range(REPEATS)
+            (studied(long, root / f"{next(number)}", 2), studied(long, root / f"{next(number)}", 1))
+            for _ in range(REPEATS)
         ]
         two, one = (statistics.median(taken) for taken in zip(*pairs, strict=True))
         detail = f"{3600 * n / two:.0f} / {3600 * n / one:.0f} cells an hour, one thread each"

@@ -23,11 +23,17 @@ def organs(seed: int) -> Tensor:
     """A label map with three rough ellipsoids of different sizes."""
     rng = np.random.default_rng(seed)
     rough = ndimage.gaussian_filter(rng.standard_normal(SHAPE), 5)
-    rough *= 0.05 / rough.std()  # two of these agree to a Dice of about 0.9, as a usual prediction and its reference
+    rough *= (
+        0.05 / rough.std()
+    )  # two of these agree to a Dice of about 0.9, as a usual prediction and its reference
     grid = np.meshgrid(*(np.arange(s) for s in SHAPE), indexing="ij", sparse=True)
     labels = np.zeros(SHAPE, dtype=np.int64)
     for k, (centre, radius) in enumerate(
-        [((50, 80, 80), (35, 60, 50)), ((45, 170, 90), (20, 30, 30)), ((60, 150, 180), (12, 18, 25))]
+        [
+            ((50, 80, 80), (35, 60, 50)),
+            ((45, 170, 90), (20, 30, 30)),
+            ((60, 150, 180), (12, 18, 25)),
+        ]
     ):
         away = sum(((g - c) / r) ** 2 for g, c, r in zip(grid, centre, radius, strict=True))
         labels[np.sqrt(away) + rough < 1] = k + 1
@@ -41,7 +47,9 @@ def ours(pred: Tensor, labels: Tensor) -> Tensor:
 
 def by_medpy(pred: Tensor, labels: Tensor) -> Tensor:
     masks = [((pred == k).numpy(), (labels == k).numpy()) for k in range(1, N_CLASSES)]
-    return torch.tensor([[f(p, r, SPACING) for p, r in masks] for f in (medpy.asd, medpy.assd, medpy.hd95)])
+    return torch.tensor(
+        [[f(p, r, SPACING) for p, r in masks] for f in (medpy.asd, medpy.assd, medpy.hd95)]
+    )
 
 
 def by_monai(pred: Tensor, labels: Tensor) -> Tensor:
@@ -59,8 +67,14 @@ def rows() -> Iterator[Row]:
     warnings.simplefilter("ignore", FutureWarning)
     pred, labels = organs(0), organs(1)
     value = ours(pred, labels)
-    torch.testing.assert_close(value[:2], by_medpy(pred, labels)[:2].double())  # its hd95 is another
+    torch.testing.assert_close(
+        value[:2], by_medpy(pred, labels)[:2].double()
+    )  # its hd95 is another
     torch.testing.assert_close(value, by_monai(pred, labels).double(), rtol=1e-4, atol=1e-5)
     what = f"asd + assd + hd95, 3 classes {SHAPE}"
-    yield time_row(what, "medpy", lambda: ours(pred, labels), lambda: by_medpy(pred, labels), 0.03, 3)
-    yield time_row(what, "MONAI", lambda: ours(pred, labels), lambda: by_monai(pred, labels), 0.2, 5)
+    yield time_row(
+        what, "medpy", lambda: ours(pred, labels), lambda: by_medpy(pred, labels), 0.03, 3
+    )
+    yield time_row(
+        what, "MONAI", lambda: ours(pred, labels), lambda: by_monai(pred, labels), 0.2, 5
+    )

@@ -1,4 +1,6 @@
-"""Shows the examples in docstrings as code: Markdown alone would take `>>>` for quotations within quotations."""
+"""Shows the examples in docstrings as code: Markdown alone would take `>>>` for quotations within
+quotations.
+"""
 
 from __future__ import annotations
 

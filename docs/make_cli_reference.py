@@ -15,7 +15,8 @@ from typing import Any
 import typer
 
 PAGE = Path(__file__).with_name("cli.md")
-CORES = 1_000_003  # stands for the number of cores while defaults are read: the page must not depend on the machine
+# stands for the number of cores while defaults are read: the page must not depend on the machine
+CORES = 1_000_003
 
 HEAD = """\
 <!-- Written by docs/make_cli_reference.py. Change the help texts in src/segcal/cli, then run it again. -->
@@ -35,7 +36,14 @@ def reference() -> str:
 
     group: Any = typer.main.get_command(app)
     names = group.list_commands(None)
-    parts = [HEAD, *(section for name in names for section in _sections(f"segcal {name}", group.commands[name]))]
+    parts = [
+        HEAD,
+        *(
+            section
+            for name in names
+            for section in _sections(f"segcal {name}", group.commands[name])
+        ),
+    ]
     return "\n".join(parts)
 
 
@@ -49,12 +57,20 @@ def _sections(path: str, verb: Any) -> Iterator[str]:
     arguments = [param for param in shown if param.param_type_name == "argument"]
     options = [param for param in shown if param.param_type_name == "option"]
     usage = " ".join(
-        [path, *(_place(param) for param in arguments), *(_needed(param) for param in options if param.required)]
+        [
+            path,
+            *(_place(param) for param in arguments),
+            *(_needed(param) for param in options if param.required),
+        ]
     )
     example = verb.epilog.removeprefix("Example: ")
     yield f"## {path}\n\n{_plain(verb.help)}\n\n```text\n{usage} [OPTIONS]\n```\n"
     if arguments:
-        yield _table("argument", "needed", [(f"`{_place(p)}`", "yes" if p.required else "no", p) for p in arguments])
+        yield _table(
+            "argument",
+            "needed",
+            [(f"`{_place(p)}`", "yes" if p.required else "no", p) for p in arguments],
+        )
     yield _table("option", "default", [(_names(p), _default(p), p) for p in options])
     yield f"Example:\n\n```sh\n{example}\n```\n"
 
@@ -75,7 +91,9 @@ def _needed(param: Any) -> str:
 
 
 def _names(param: Any) -> str:
-    return ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts)) + (" (repeat)" if param.multiple else "")
+    return ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts)) + (
+        " (repeat)" if param.multiple else ""
+    )
 
 
 def _default(param: Any) -> str:
@@ -84,7 +102,9 @@ def _default(param: Any) -> str:
         return "needed"
     if param.default == CORES:
         return "number of cores"
-    known = isinstance(param.default, (str, int, float, Path)) and not isinstance(param.default, bool)
+    known = isinstance(param.default, (str, int, float, Path)) and not isinstance(
+        param.default, bool
+    )
     return f"`{param.default}`" if known and str(param.default) else ""
 
 

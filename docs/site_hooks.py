@@ -1,8 +1,8 @@
-"""What the site does that Markdown does not: formulas become MathML, and links out of docs/ become text.
+"""What the site does that Markdown does not: formulas become MathML, and links out of docs/ become
+text.
 
-Browsers draw MathML themselves, so that formulas need no script and no network. Only the part of TeX that docstrings and
-pages use is known; anything else stops the build with a sentence.
-"""
+Browsers draw MathML themselves, so that formulas need no script and no network. Only the part of
+TeX that docstrings and pages use is known; anything else stops the build with a sentence."""
 
 from __future__ import annotations
 
@@ -14,12 +14,32 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 
 GREEK = {
-    **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ϵ", "varepsilon": "ε", "lambda": "λ", "mu": "μ"},
+    **{
+        "alpha": "α",
+        "beta": "β",
+        "gamma": "γ",
+        "delta": "δ",
+        "epsilon": "ϵ",
+        "varepsilon": "ε",
+        "lambda": "λ",
+        "mu": "μ",
+    },
     **{"phi": "ϕ", "pi": "π", "rho": "ρ", "sigma": "σ", "theta": "θ"},
 }
 WORDS = ("max", "min", "log", "exp")
 SIGNS = {
-    **{"sum": "∑", "cap": "∩", "cup": "∪", "in": "∈", "le": "≤", "ge": "≥", "times": "×", "cdot": "·", "pm": "±", "to": "→"},
+    **{
+        "sum": "∑",
+        "cap": "∩",
+        "cup": "∪",
+        "in": "∈",
+        "le": "≤",
+        "ge": "≥",
+        "times": "×",
+        "cdot": "·",
+        "pm": "±",
+        "to": "→",
+    },
     **{"infty": "∞", "approx": "≈", "ne": "≠", "lvert": "|", "rvert": "|", "dots": "…"},
 }
 SPACES = {"quad": "1em", "qquad": "2em", ",": "0.17em", ";": "0.28em", " ": "0.25em"}
@@ -28,7 +48,9 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)\s]*)\)")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files of the repository that are not pages lead nowhere on the site: only their text is kept."""
+    """Links to files of the repository that are not pages lead nowhere on the site: only their text
+    is kept.
+    """
     folder = posixpath.dirname(page.file.src_uri)
 
     def text_of(found: re.Match[str]) -> str:
@@ -90,7 +112,9 @@ class Formula:
                 below = self.part()
             else:
                 above = self.part()
-        kind = ("under" if large else "sub") * bool(below) + ("over" if large else "sup") * bool(above)
+        kind = ("under" if large else "sub") * bool(below) + ("over" if large else "sup") * bool(
+            above
+        )
         return f"<m{kind}>{base}{below}{above}</m{kind}>" if kind else base
 
     def part(self) -> str:
@@ -108,7 +132,11 @@ class Formula:
             return self.command(token[1:])
         if token[0].isdigit():
             return f"<mn>{token}</mn>"
-        return f"<mi>{token}</mi>" if token.isalpha() else _sign({"-": "−", "'": "′", "*": "∗"}.get(token, token))
+        return (
+            f"<mi>{token}</mi>"
+            if token.isalpha()
+            else _sign({"-": "−", "'": "′", "*": "∗"}.get(token, token))
+        )
 
     def command(self, name: str) -> str:
         """A command without its backslash."""
@@ -124,7 +152,9 @@ class Formula:
             return f'<mo form="prefix" lspace="0.1em" rspace="0.1em">{name}</mo>'
         if name in SIGNS or name in ("{", "}", "|", "%"):
             return _sign(SIGNS.get(name, name))
-        raise ValueError(f"the formula {self.tex!r} has \\{name}, which docs/site_hooks.py does not know; add it there")
+        raise ValueError(
+            f"the formula {self.tex!r} has \\{name}, which docs/site_hooks.py does not know; add it there"
+        )
 
     def words(self, kind: str) -> str:
         """Upright letters: what stands between braces, as it is."""
@@ -143,7 +173,9 @@ class Formula:
 
 
 def _sign(text: str) -> str:
-    """Brackets as tall as letters: formulas here are flat. Bars without the air that operators have."""
+    """Brackets as tall as letters: formulas here are flat. Bars without the air that operators
+    have.
+    """
     how = ' stretchy="false"' if text in "()[]{}|" else ""
     how += ' lspace="0" rspace="0"' if text == "|" else ""
     return f"<mo{how}>{html.escape(text, quote=False)}</mo>"

@@ -4,7 +4,8 @@ import hypothesis
 import pytest
 import torch
 
-# Two threads on two busy cores are slower than one, and make times, not values, depend on the neighbours.
+# Two threads on two busy cores are slower than one, and make times, not values, depend on the
+# neighbours.
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("segcal", deadline=None, max_examples=60, derandomize=True)
 hypothesis.settings.load_profile("segcal")

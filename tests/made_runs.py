@@ -1,4 +1,6 @@
-"""Run folders with made-up scores, in the format of real ones: what figures can be tried on without training."""
+"""Run folders with made-up scores, in the format of real ones: what figures can be tried on without
+training.
+"""
 
 import csv
 import json
@@ -39,12 +41,16 @@ def made_bins(rng, scale, n_classes, n_voxels, fine=True):
     per_class = [binned(shown[inside, k], truth[inside] == k, 15) for k in range(n_classes)]
     entry = {
         "top": binned(conf, hit, 15),
-        "per_class": {what: [part[what] for part in per_class] for what in ("count", "conf", "hit")},
+        "per_class": {
+            what: [part[what] for part in per_class] for what in ("count", "conf", "hit")
+        },
         "mean_logits": [logits[truth == k].mean(0).tolist() for k in range(n_classes)],
         "voxels": np.bincount(truth, minlength=n_classes).tolist(),
     }
     if fine:
-        entry["fine"] = {what: values for what, values in binned(conf, hit, 1000).items() if what != "conf"}
+        entry["fine"] = {
+            what: values for what, values in binned(conf, hit, 1000).items() if what != "conf"
+        }
     return entry
 
 
@@ -52,23 +58,45 @@ def made_run(
     root, name, loss, *, network="unet", dataset="made", classes=("anterior", "posterior"), n_cases=12, n_voxels=2000,
     seed=0, noise=(), settings=None, patients=None, regions=None, epochs=6, lift=0.0, data="nowhere",
 ):  # fmt: skip
-    """Write `root/name` with run.json, scores.csv, bins.json and log.csv; `lift` raises validation Dice."""
+    """Write `root/name` with run.json, scores.csv, bins.json and log.csv; `lift` raises validation
+    Dice.
+    """
     rng = np.random.default_rng([seed, *name.encode()])
     folder = root / name
     folder.mkdir(parents=True)
     dice, scale = METHODS[loss]
     ids = [f"case_{i:03d}" for i in range(n_cases)]
-    hardness = np.random.default_rng(n_cases).normal(0, 0.03, n_cases)  # the same cases are hard for all
+    hardness = np.random.default_rng(n_cases).normal(
+        0, 0.03, n_cases
+    )  # the same cases are hard for all
     rows, entries = [], []
     for corruption in ("", *(f"gaussian_noise:{s:g}" for s in noise)):
         worse = float(corruption.partition(":")[2] or 0)
         about = {"split": "test", "corruption": corruption, "calibrator": ""}
-        common = {"run": name, "dataset": dataset, "network": network, "method": loss, "setting": ""} | about
+        common = {
+            "run": name,
+            "dataset": dataset,
+            "network": network,
+            "method": loss,
+            "setting": "",
+        } | about
         for id, hard in zip(ids, hardness, strict=True):
             own = np.clip(
-                dice - 2 * worse + hard + rng.normal(0, 0.015, len(classes)) - 0.01 * np.arange(len(classes)), 0, 1
+                dice
+                - 2 * worse
+                + hard
+                + rng.normal(0, 0.015, len(classes))
+                - 0.01 * np.arange(len(classes)),
+                0,
+                1,
             )
-            cece = np.abs(0.02 + 0.05 * abs(np.log(scale)) + 2 * worse - hard / 2 + rng.normal(0, 0.005, len(classes) + 1))
+            cece = np.abs(
+                0.02
+                + 0.05 * abs(np.log(scale))
+                + 2 * worse
+                - hard / 2
+                + rng.normal(0, 0.005, len(classes) + 1)
+            )
             for metric, values in {
                 "dice": own,
                 "asd": 5 * (1 - own),
@@ -77,10 +105,18 @@ def made_run(
             }.items():
                 named = dict(zip(classes, values, strict=True)) | {"mean": values.mean()}
                 if regions:
-                    named |= {f"{region} (region)": values[0] for region in regions} | {"mean (region)": values[0]}
-                rows += [common | {"case": id, "class": k, "metric": metric, "value": v} for k, v in named.items()]
+                    named |= {f"{region} (region)": values[0] for region in regions} | {
+                        "mean (region)": values[0]
+                    }
+                rows += [
+                    common | {"case": id, "class": k, "metric": metric, "value": v}
+                    for k, v in named.items()
+                ]
             named = dict(zip(("background", *classes), cece, strict=True)) | {"all": cece.mean()}
-            rows += [common | {"case": id, "class": k, "metric": "cece", "value": v} for k, v in named.items()]
+            rows += [
+                common | {"case": id, "class": k, "metric": "cece", "value": v}
+                for k, v in named.items()
+            ]
             ece = 1.2 * cece.mean()
             totals = {
                 "ece": ece,
@@ -90,7 +126,10 @@ def made_run(
                 "brier": 0.1 + ece,
                 "accuracy": own.mean(),
             }
-            rows += [common | {"case": id, "class": "all", "metric": k, "value": v} for k, v in totals.items()]
+            rows += [
+                common | {"case": id, "class": "all", "metric": k, "value": v}
+                for k, v in totals.items()
+            ]
             rows += [
                 common | {"case": id, "class": k, "metric": "missed", "value": 0}
                 for k in (*classes, "mean", *(["mean (region)"] if regions else []))
@@ -128,7 +167,9 @@ def made_run(
         "best": {key: best[key] for key in ("epoch", "val_dice", "val_ece")},
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(info))
-    (folder / "bins.json").write_text(json.dumps({"classes": ["background", *classes], "entries": entries}))
+    (folder / "bins.json").write_text(
+        json.dumps({"classes": ["background", *classes], "entries": entries})
+    )
     for file, table in (("scores.csv", rows), ("log.csv", log)):
         with (folder / file).open("w", newline="") as out:
             writer = csv.DictWriter(out, fieldnames=list(table[0]))

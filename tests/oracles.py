@@ -1,4 +1,6 @@
-"""The formulas as slow loops, one voxel at a time, in Python's own floats: what the fast code is checked against."""
+"""The formulas as slow loops, one voxel at a time, in Python's own floats: what the fast code is
+checked against.
+"""
 
 import math
 from itertools import product
@@ -8,7 +10,12 @@ def voxels(logits, labels):
     """Yield (item, position, [l_1..l_K], y)."""
     for n in range(logits.shape[0]):
         for where in product(*(range(s) for s in logits.shape[2:])):
-            yield n, where, [float(logits[(n, k, *where)]) for k in range(logits.shape[1])], int(labels[(n, *where)])
+            yield (
+                n,
+                where,
+                [float(logits[(n, k, *where)]) for k in range(logits.shape[1])],
+                int(labels[(n, *where)]),
+            )
 
 
 def softmax(row):
@@ -66,7 +73,9 @@ def svls_target(labels, n, where, n_classes, size=3, sigma=1.0, ignore=-100):
     weight[centre] = sum(w for o, w in weight.items() if o != centre)
     target = [0.0] * n_classes
     for o, w in weight.items():
-        at = tuple(min(max(x + d, 0), s - 1) for x, d, s in zip(where, o, labels.shape[1:], strict=True))
+        at = tuple(
+            min(max(x + d, 0), s - 1) for x, d, s in zip(where, o, labels.shape[1:], strict=True)
+        )
         y = int(labels[(n, *at)])
         if y != ignore:
             target[y] += w
@@ -97,12 +106,20 @@ def soft_dice(logits, labels, first=1, ignore=-100, eps=1e-5):
 
 
 def bins(pairs, n_bins=15):
-    """(confidence, right) pairs -> [(count, mean confidence, accuracy)] of the bins (lo, hi], 0 in the first."""
+    """(confidence, right) pairs -> [(count, mean confidence, accuracy)] of the bins (lo, hi], 0 in
+    the first.
+    """
     out = []
     for b in range(n_bins):
         here = [(c, h) for c, h in pairs if (b < c * n_bins <= b + 1) or (b == 0 and c == 0)]
         if here:
-            out.append((len(here), sum(c for c, _ in here) / len(here), sum(h for _, h in here) / len(here)))
+            out.append(
+                (
+                    len(here),
+                    sum(c for c, _ in here) / len(here),
+                    sum(h for _, h in here) / len(here),
+                )
+            )
     return out
 
 
@@ -125,9 +142,21 @@ def outline(region):
     """Positions of the voxels with a face neighbour outside."""
     inside = set(region)
     steps = [s for s in product((-1, 0, 1), repeat=len(region[0])) if sum(map(abs, s)) == 1]
-    return [p for p in region if any(tuple(a + b for a, b in zip(p, s, strict=True)) not in inside for s in steps)]
+    return [
+        p
+        for p in region
+        if any(tuple(a + b for a, b in zip(p, s, strict=True)) not in inside for s in steps)
+    ]
 
 
 def nearest(points, others, spacing):
-    return [min(math.dist([x * s for x, s in zip(p, spacing, strict=True)],
-                          [x * s for x, s in zip(q, spacing, strict=True)]) for q in others) for p in points]  # fmt: skip
+    return [
+        min(
+            math.dist(
+                [x * s for x, s in zip(p, spacing, strict=True)],
+                [x * s for x, s in zip(q, spacing, strict=True)],
+            )
+            for q in others
+        )
+        for p in points
+    ]

@@ -1,22 +1,30 @@
-"""Finished runs with made-up scores, written in a moment: what tables, ranks and figures are tested on."""
+"""Finished runs with made-up scores, written in a moment: what tables, ranks and figures are tested
+on.
+"""
 
 import json
 import math
 
 import numpy as np
 
-from segcal.store import write_rows
+from segcal.folders import write_rows
 
 
 def scores_of(cases, classes, *, regions=(), shift=0.0, seed=0):
-    """Scores {(case, class, metric): value} as evaluation writes them; `shift` makes Dice better and all else lower."""
+    """Scores {(case, class, metric): value} as evaluation writes them; `shift` makes Dice better
+    and all else lower.
+    """
     found = {}
     for i, case in enumerate(cases):
         rng = np.random.default_rng([seed, i])
         names = list(classes) + [f"{name} (region)" for name in regions]
         for name in names:
             dice = rng.uniform(0.6, 0.9) + shift / 10 + rng.normal(0, 0.005)
-            found |= {(case, name, "dice"): dice, (case, name, "asd"): 3 * (1 - dice), (case, name, "missed"): 0.0}
+            found |= {
+                (case, name, "dice"): dice,
+                (case, name, "asd"): 3 * (1 - dice),
+                (case, name, "missed"): 0.0,
+            }
         ece = rng.uniform(0.05, 0.2) - shift / 20 + rng.normal(0, 0.002)
         found |= {(case, "all", "ece"): ece, (case, "all", "cece"): ece / 2}
         found |= {(case, name, "cece"): ece / 2 for name in ("background", *classes)}
@@ -25,19 +33,32 @@ def scores_of(cases, classes, *, regions=(), shift=0.0, seed=0):
 
 def miss(scores, case, name):
     """The object of a class is missed in a case."""
-    scores |= {(case, name, "dice"): 0.0, (case, name, "asd"): math.nan, (case, name, "missed"): 1.0}
+    scores |= {
+        (case, name, "dice"): 0.0,
+        (case, name, "asd"): math.nan,
+        (case, name, "missed"): 1.0,
+    }
 
 
 def with_means(scores, classes, regions=()):
     """The rows over classes: means of what there is, and how many were missed."""
     found = dict(scores)
     for case in dict.fromkeys(key[0] for key in scores):
-        for kind, names in (("mean", classes), ("mean (region)", [f"{name} (region)" for name in regions])):
+        for kind, names in (
+            ("mean", classes),
+            ("mean (region)", [f"{name} (region)" for name in regions]),
+        ):
             if names:
                 for metric in ("dice", "asd", "missed"):
                     values = np.array([scores[case, name, metric] for name in names])
                     known = values[~np.isnan(values)]
-                    total = values.sum() if metric == "missed" else known.mean() if known.size else math.nan
+                    total = (
+                        values.sum()
+                        if metric == "missed"
+                        else known.mean()
+                        if known.size
+                        else math.nan
+                    )
                     found[case, kind, metric] = float(total)
     return found
 
@@ -63,24 +84,51 @@ def write_run(
     checksum="one",
     epochs=2,
 ):
-    """Write `run.json` and `scores.csv`; the same scores under every condition unless `scores` is a list."""
+    """Write `run.json` and `scores.csv`; the same scores under every condition unless `scores` is a
+    list.
+    """
     folder = root / name
     folder.mkdir(parents=True)
-    data = {"name": dataset, "classes": list(classes), "regions": regions or {}, "checksum": checksum}
+    data = {
+        "name": dataset,
+        "classes": list(classes),
+        "regions": regions or {},
+        "checksum": checksum,
+    }
     if patients is not None:
         data["patients"] = patients
-    chosen = {"data": str(root / "nowhere"), "fold": fold, "seed": seed, "loss": {"name": loss} | (settings or {})}
+    chosen = {
+        "data": str(root / "nowhere"),
+        "fold": fold,
+        "seed": seed,
+        "loss": {"name": loss} | (settings or {}),
+    }
     chosen |= {"network": {"name": network, "width": 4}, "training": {"epochs": epochs}}
-    info = {"id": str(folder), "status": status, "settings": chosen, "data": data, "best": {"val_dice": val_dice}}
+    info = {
+        "id": str(folder),
+        "status": status,
+        "settings": chosen,
+        "data": data,
+        "best": {"val_dice": val_dice},
+    }
     (folder / "run.json").write_text(json.dumps(info))
     rows = []
     for i, condition in enumerate(conditions):
         given = scores[i] if isinstance(scores, list) else scores
-        values = with_means(given or scores_of(cases, classes, regions=regions or ()), classes, regions or ())
-        common = {"run": name, "dataset": dataset, "network": network, "method": loss, "setting": ""}
+        values = with_means(
+            given or scores_of(cases, classes, regions=regions or ()), classes, regions or ()
+        )
+        common = {
+            "run": name,
+            "dataset": dataset,
+            "network": network,
+            "method": loss,
+            "setting": "",
+        }
         common |= {"split": "test", "corruption": "", "calibrator": ""} | condition
         rows += [
-            common | dict(zip(("case", "class", "metric"), key, strict=True)) | {"value": v} for key, v in values.items()
+            common | dict(zip(("case", "class", "metric"), key, strict=True)) | {"value": v}
+            for key, v in values.items()
         ]
         rows.append(common | {"case": "pooled", "class": "all", "metric": "ece", "value": 9.0})
     write_rows(folder / "scores.csv", rows)

@@ -45,9 +45,13 @@ def test_scores_follow_their_formula(shape, n_bins):
     probs, truth = rows(x, y, y > 0)
     assert bins.n_voxels == len(truth)
     assert metrics.ece(bins).item() == pytest.approx(oracles.ece(probs, truth, n_bins))
-    assert metrics.cece(bins, class_reduction="sum").item() == pytest.approx(oracles.cece(probs, truth, n_bins))
+    assert metrics.cece(bins, class_reduction="sum").item() == pytest.approx(
+        oracles.cece(probs, truth, n_bins)
+    )
     assert metrics.cece(bins).item() == pytest.approx(oracles.cece(probs, truth, n_bins) / shape[1])
-    table = oracles.bins([(max(p), p.index(max(p)) == t) for p, t in zip(probs, truth, strict=True)], n_bins)
+    table = oracles.bins(
+        [(max(p), p.index(max(p)) == t) for p, t in zip(probs, truth, strict=True)], n_bins
+    )
     gaps = [c - a for _, c, a in table]
     assert metrics.mce(bins).item() == pytest.approx(max(map(abs, gaps)))
     assert metrics.ace(bins).item() == pytest.approx(sum(map(abs, gaps)) / len(gaps))
@@ -56,7 +60,9 @@ def test_scores_follow_their_formula(shape, n_bins):
     assert metrics.nll(bins).item() == pytest.approx(
         sum(-math.log(p[t]) for p, t in zip(probs, truth, strict=True)) / len(truth)
     )
-    brier = [sum((q - (k == t)) ** 2 for k, q in enumerate(p)) for p, t in zip(probs, truth, strict=True)]
+    brier = [
+        sum((q - (k == t)) ** 2 for k, q in enumerate(p)) for p, t in zip(probs, truth, strict=True)
+    ]
     assert metrics.brier(bins).item() == pytest.approx(sum(brier) / len(truth))
 
 
@@ -71,16 +77,22 @@ def test_parts_of_the_error_add_up():
 
 @pytest.mark.parametrize("n_bins", [10, 15])
 def test_agrees_with_torchmetrics(n_bins):
-    """ECE and MCE. torchmetrics bins in float32 by bucketize, the same (lo, hi] but for rounding at the edges."""
+    """ECE and MCE. torchmetrics bins in float32 by bucketize, the same (lo, hi] but for rounding at
+    the edges.
+    """
     x, y = example((3, 4, 20, 20))
     bins = reliability(x, y, n_bins=n_bins, mask="all")
     for norm, ours in (("l1", metrics.ece), ("max", metrics.mce)):
-        theirs = multiclass_calibration_error(F.softmax(x, 1), y, num_classes=4, n_bins=n_bins, norm=norm)
+        theirs = multiclass_calibration_error(
+            F.softmax(x, 1), y, num_classes=4, n_bins=n_bins, norm=norm
+        )
         torch.testing.assert_close(ours(bins).float(), theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_agrees_with_netcal():
-    """netcal's bins are [lo, hi): other than ours only for a confidence on an edge. Its ACE is the average, as ours."""
+    """netcal's bins are [lo, hi): other than ours only for a confidence on an edge. Its ACE is the
+    average, as ours.
+    """
     x, y = example((3, 4, 20, 20))
     probs = F.softmax(x.double(), 1).movedim(1, -1).reshape(-1, 4).numpy()
     bins = reliability(x.double(), y, mask="all")
@@ -91,7 +103,9 @@ def test_agrees_with_netcal():
             (netcal.metrics.MCE, metrics.mce),
             (netcal.metrics.ACE, metrics.ace),
         ):
-            assert ours(bins).item() == pytest.approx(peer(15).measure(probs, y.numpy().reshape(-1)), rel=1e-6)
+            assert ours(bins).item() == pytest.approx(
+                peer(15).measure(probs, y.numpy().reshape(-1)), rel=1e-6
+            )
 
 
 def test_agrees_with_scikit_learn():
@@ -99,20 +113,25 @@ def test_agrees_with_scikit_learn():
     probs = F.softmax(x.double(), 1).movedim(1, -1).reshape(-1, 4).numpy()
     bins = reliability(x.double(), y, mask="all")
     truth = y.numpy().reshape(-1)
-    assert metrics.nll(bins).item() == pytest.approx(sklearn.metrics.log_loss(truth, probs, labels=range(4)))
+    assert metrics.nll(bins).item() == pytest.approx(
+        sklearn.metrics.log_loss(truth, probs, labels=range(4))
+    )
     squared = sum(sklearn.metrics.brier_score_loss(truth == k, probs[:, k]) for k in range(4))
     assert metrics.brier(bins).item() == pytest.approx(squared)
     assert metrics.accuracy(bins).item() == pytest.approx(np.mean(probs.argmax(1) == truth))
 
 
-# Laws -----------------------------------------------------------------------------------------------------------------
+# Laws
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**31), st.sampled_from([(15, 67), (10, 7), (1, 3)]))
 def test_joining_bins_is_counting_with_fewer(seed, shape):
     n_bins, times = shape
     torch.manual_seed(seed)
-    edges = torch.randint(0, 2 * n_bins + 1, (200,)) / (2 * n_bins)  # many confidences on or beside an edge
+    edges = torch.randint(0, 2 * n_bins + 1, (200,)) / (
+        2 * n_bins
+    )  # many confidences on or beside an edge
     probs, y = torch.stack([edges, 1 - edges], 1), torch.randint(0, 2, (200,))
     joined = reliability_of_probs(probs, y, n_bins=n_bins * times).coarser(n_bins)
     whole = reliability_of_probs(probs, y, n_bins=n_bins)
@@ -135,7 +154,9 @@ def test_merging_is_concatenation(seed, cut, mask):
     torch.testing.assert_close(values(parts), values(whole), equal_nan=True)
     assert torch.equal(parts.classes.count, whole.classes.count)
     torch.testing.assert_close(
-        values(sum(reliability(x[i : i + 1], y[i : i + 1], mask=mask) for i in range(6))), values(whole), equal_nan=True
+        values(sum(reliability(x[i : i + 1], y[i : i + 1], mask=mask) for i in range(6))),
+        values(whole),
+        equal_nan=True,
     )
 
 
@@ -158,7 +179,9 @@ def test_names_of_foreground_classes_do_not_matter(seed, order):
 
 def test_logits_and_probabilities_give_the_same():
     x, y = example(dtype=torch.float64)
-    torch.testing.assert_close(values(reliability_of_probs(F.softmax(x, 1), y)), values(reliability(x, y)))
+    torch.testing.assert_close(
+        values(reliability_of_probs(F.softmax(x, 1), y)), values(reliability(x, y))
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -166,12 +189,16 @@ def test_half_precision_is_widened_first(dtype):
     x, y = example(dtype=dtype)
     torch.testing.assert_close(values(reliability(x, y)), values(reliability(x.float(), y)))
     halved = reliability_of_probs(F.softmax(x.float(), 1).to(dtype), y)
-    torch.testing.assert_close(values(halved), values(reliability(x.float(), y)), rtol=0.3, atol=0.05)
+    torch.testing.assert_close(
+        values(halved), values(reliability(x.float(), y)), rtol=0.3, atol=0.05
+    )
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([-1, 0, 1]))
 def test_every_probability_falls_in_its_bin(n_bins, step, beside):
-    """(lo, hi], and confidence 0 in the first bin: exact for float32, at every edge and for the floats beside it."""
+    """(lo, hi], and confidence 0 in the first bin: exact for float32, at every edge and for the
+    floats beside it.
+    """
     edge = np.float32(min(step, n_bins) / n_bins)
     p = np.clip(np.nextafter(edge, np.float32(9 * beside)) if beside else edge, 0, 1)
     probs = torch.tensor([[1 - p, p]], dtype=torch.float32)
@@ -203,7 +230,9 @@ def test_a_calibrated_forecast_scores_near_zero():
 
 
 def test_a_missed_object_never_scores_well():
-    """An object that the network confidently takes for background is the worst case, not an empty one."""
+    """An object that the network confidently takes for background is the worst case, not an empty
+    one.
+    """
     y = torch.zeros(1, 20, 20).long()
     y[0, 5:9, 5:9] = 1
     blind = torch.stack([torch.full((1, 20, 20), 12.0), torch.zeros(1, 20, 20)], 1)
@@ -230,7 +259,8 @@ def test_no_voxels_give_no_score():
     assert values(bins + reliability(*example((1, 2, 30)))).isfinite().all()
 
 
-# Masks ----------------------------------------------------------------------------------------------------------------
+# Masks
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", metrics.MASKS)
@@ -246,7 +276,13 @@ def test_masks_choose_the_voxels_they_name(mask, shape):
     for where in kept.nonzero().tolist():
         window = tuple([where[0]] + [slice(max(w - 1, 0), w + 2) for w in where[1:]])
         near[tuple(where)] = bool(fg[window].any() and (kept & ~fg)[window].any())
-    expected = {"all": kept, "reference": fg, "prediction": pred & kept, "union": (pred & kept) | fg, "ring": near & kept}
+    expected = {
+        "all": kept,
+        "reference": fg,
+        "prediction": pred & kept,
+        "union": (pred & kept) | fg,
+        "ring": near & kept,
+    }
     probs, truth = rows(x, y, expected[mask])
     assert bins.n_voxels == len(truth) > 0
     assert metrics.ece(bins).item() == pytest.approx(oracles.ece(probs, truth), rel=1e-5)
@@ -279,7 +315,8 @@ def test_wider_rings_take_in_more():
     assert sizes == [12**2 - 8**2, 14**2 - 6**2, 16**2 - 4**2]
 
 
-# Mistakes -------------------------------------------------------------------------------------------------------------
+# Mistakes
+# -------------------------------------------------------------------------------------------------------------
 
 X, Y = torch.zeros(1, 3, 4), torch.ones(1, 4).long()
 
@@ -330,7 +367,9 @@ def test_logits_given_as_probabilities_are_refused():
 
 
 def test_unlike_values_do_not_add():
-    with pytest.raises(UserError, match="only like adds to like; got 3 classes in 15 bins and 3 classes in 10 bins"):
+    with pytest.raises(
+        UserError, match="only like adds to like; got 3 classes in 15 bins and 3 classes in 10 bins"
+    ):
         reliability(X, Y) + reliability(X, Y, n_bins=10)
     with pytest.raises(UserError, match="unknown class_reduction 'max'"):
         metrics.cece(reliability(X, Y), class_reduction="max")

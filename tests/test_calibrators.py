@@ -86,11 +86,16 @@ def test_ts_is_where_scipy_and_a_grid_find_the_minimum(temperature, k):
     found = fit("ts", lambda: data).facts()
     logits, labels = flat(data)
     loss = lambda log_t: mean_nll(logits * math.exp(-log_t), labels)  # noqa: E731
-    best = scipy.optimize.minimize_scalar(loss, bounds=(math.log(LOWEST), math.log(HIGHEST)), options={"xatol": 1e-9})
+    best = scipy.optimize.minimize_scalar(
+        loss, bounds=(math.log(LOWEST), math.log(HIGHEST)), options={"xatol": 1e-9}
+    )
     assert found["temperature"] == pytest.approx(math.exp(best.x), rel=2e-5)
     assert found["nll_after"] == pytest.approx(best.fun, rel=1e-6)
     assert found["nll_before"] == pytest.approx(loss(0), rel=1e-6)
-    assert found["nll_after"] <= min(loss(math.log(t)) for t in np.linspace(LOWEST, HIGHEST, 300)) + 1e-7
+    assert (
+        found["nll_after"]
+        <= min(loss(math.log(t)) for t in np.linspace(LOWEST, HIGHEST, 300)) + 1e-7
+    )
     assert found["n_voxels"] == len(labels)
     assert found["warnings"] == []
 
@@ -120,11 +125,15 @@ def test_ts_ignores_what_is_common_to_all_classes():
 
 
 def test_ts_derivatives_are_those_of_its_value():
-    """By finite differences in float64; and the NLL is convex in 1/T, so the curvature is never negative."""
+    """By finite differences in float64; and the NLL is convex in 1/T, so the curvature is never
+    negative.
+    """
     data = [(x.double(), y, i) for x, y, i in example()]
     for b in (0.05, 0.3, 1.0, 4.0, 20.0):
         h = 1e-4 * b
-        low, (nll, slope, curvature, _), high = (_sums(lambda: data, at)[1].tolist() for at in (b - h, b, b + h))
+        low, (nll, slope, curvature, _), high = (
+            _sums(lambda: data, at)[1].tolist() for at in (b - h, b, b + h)
+        )
         assert slope == pytest.approx((high[0] - low[0]) / (2 * h), rel=1e-5, abs=1e-5 * abs(nll))
         assert curvature == pytest.approx((high[1] - low[1]) / (2 * h), rel=1e-5)
         assert curvature > 0
@@ -146,7 +155,9 @@ def test_ts_takes_few_passes():
 
 
 def test_ts_converges_where_a_plain_newton_step_does_not():
-    """A saturated softmax that is wrong at times: at T = 1 there is a slope and hardly any curvature."""
+    """A saturated softmax that is wrong at times: at T = 1 there is a slope and hardly any
+    curvature.
+    """
     logits = torch.tensor([[20.0, 0.0]]).repeat(1000, 1)
     labels = (torch.arange(1000) < 200).long()
     p = logits.double().softmax(1)[:, 0]
@@ -184,8 +195,14 @@ def test_ts_never_makes_the_nll_worse(seed, log_scale, log_temperature):
 def test_ts_reports_a_temperature_that_runs_away(scale, kind, bound, words):
     logits = torch.randn(2, 3, 50, 50) * scale
     logits[..., 0] = 0.01 * scale * torch.tensor([1.0, 0, 0])[:, None]  # some near the boundary
-    labels = {"separable": logits.argmax(1), "wrong": logits.argmin(1), "noise": torch.randint(0, 3, (2, 50, 50))}[kind]
-    if kind == "noise":  # on a finite sample, noise is a little right or a little wrong: as often as not, exactly neither
+    labels = {
+        "separable": logits.argmax(1),
+        "wrong": logits.argmin(1),
+        "noise": torch.randint(0, 3, (2, 50, 50)),
+    }[kind]
+    if (
+        kind == "noise"
+    ):  # on a finite sample, noise is a little right or a little wrong: as often as not, exactly neither
         logits = torch.cat([logits, logits.roll(1, 1), logits.roll(2, 1)])
         labels = labels.repeat(3, 1, 1)
     facts = fit("ts", lambda: [(logits, labels, logits)]).facts()
@@ -195,7 +212,9 @@ def test_ts_reports_a_temperature_that_runs_away(scale, kind, bound, words):
     assert facts["passes"] <= 6
 
 
-@pytest.mark.parametrize("logits", [torch.zeros(10, 3), torch.eye(3).repeat(4, 1) * 1e4], ids=["equal", "certain"])
+@pytest.mark.parametrize(
+    "logits", [torch.zeros(10, 3), torch.eye(3).repeat(4, 1) * 1e4], ids=["equal", "certain"]
+)
 def test_ts_reports_logits_that_leave_nothing_to_fit(logits):
     facts = fit("ts", lambda: [(logits, logits.argmax(1), logits)]).facts()
     assert facts["temperature"] == 1
@@ -206,11 +225,14 @@ def test_ts_reports_logits_that_leave_nothing_to_fit(logits):
 
 
 def random_weights(k, channels, scale=0.3):
-    return {name: torch.randn_like(w) * scale for name, w in first_weights(k, channels, 1.0, 0).items()}
+    return {
+        name: torch.randn_like(w) * scale for name, w in first_weights(k, channels, 1.0, 0).items()
+    }
 
 
 @pytest.mark.parametrize(
-    ("size", "mode"), [((9, 11), "reflect"), ((5, 6), "reflect"), ((4, 9), "replicate"), ((1, 1), "replicate")]
+    ("size", "mode"),
+    [((9, 11), "reflect"), ((5, 6), "reflect"), ((4, 9), "replicate"), ((1, 1), "replicate")],
 )
 def test_lts_is_a_tree_of_nine_convolutions(size, mode):
     """The network as described: nine separate layers, mixed pixel by pixel."""
@@ -244,7 +266,9 @@ def test_lts_starts_at_exactly_one():
 
 
 def test_lts_leaves_come_apart():
-    """With gates of zero, as in the authors' code, all four leaves would get the same gradient, for ever."""
+    """With gates of zero, as in the authors' code, all four leaves would get the same gradient, for
+    ever.
+    """
     data = example()
     weight = fit("lts", lambda: data, epochs=3, least_steps=1).tensors()["weight"]
     assert all((weight[i] - weight[j]).abs().max() > 1e-5 for i in range(4) for j in range(i))
@@ -252,7 +276,9 @@ def test_lts_leaves_come_apart():
     weights = first_weights(3, 1, 4.0, 0)
     weights["weight"].data.zero_()
     logits, labels, image = data[0]
-    F.cross_entropy(logits / temperatures(logits, image, **weights), labels, ignore_index=IGNORE).backward()
+    F.cross_entropy(
+        logits / temperatures(logits, image, **weights), labels, ignore_index=IGNORE
+    ).backward()
     grad = weights["weight"].grad
     assert (grad[:4] == grad[0]).all()
     assert (grad[4:7] == 0).all()
@@ -266,12 +292,18 @@ def by_region(n=40, size=24):
     truth[size // 2 :] = 0.4
     image = torch.zeros(n, 1, size, size)
     image[..., size // 2 :] = 1
-    return [(logits[i : i + 2], drawn(logits / truth)[i : i + 2], image[i : i + 2]) for i in range(0, n, 2)]
+    return [
+        (logits[i : i + 2], drawn(logits / truth)[i : i + 2], image[i : i + 2])
+        for i in range(0, n, 2)
+    ]
 
 
 def test_lts_finds_regions_where_ts_cannot():
     data, test = by_region(), by_region()
-    one, local = (fit(key, lambda: data, **settings) for key, settings in (("ts", {}), ("lts", {"epochs": 30, "lr": 0.01})))
+    one, local = (
+        fit(key, lambda: data, **settings)
+        for key, settings in (("ts", {}), ("lts", {"epochs": 30, "lr": 0.01}))
+    )
     assert nll(local, data) < nll(one, data) - 0.05
     assert nll(local, test) < nll(one, test) - 0.05
     logits, _, image = joined(test)
@@ -301,35 +333,48 @@ def test_lts_that_does_not_gain_changes_nothing():
     facts = fitted.facts()
     assert facts["best_epoch"] == 0
     assert facts["nll_after"] == facts["nll_before"]
-    assert facts["warnings"] == ["no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"]
+    assert facts["warnings"] == [
+        "no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"
+    ]
     assert torch.equal(fitted(logits, image), logits)
 
 
 def test_lts_is_the_same_twice_and_leaves_the_callers_seed_alone():
     data = example()
     state = torch.get_rng_state()
-    one, two, other = (fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).tensors() for seed in (0, 0, 1))
+    one, two, other = (
+        fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).tensors() for seed in (0, 0, 1)
+    )
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["weight"], other["weight"])
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_lts_takes_a_scan_in_parts_to_the_same_end(monkeypatch):
-    data = [(torch.randn(5, 3, 12, 12) * 3, torch.randint(0, 3, (5, 12, 12)), torch.rand(5, 1, 12, 12)) for _ in range(2)]
+    data = [
+        (torch.randn(5, 3, 12, 12) * 3, torch.randint(0, 3, (5, 12, 12)), torch.rand(5, 1, 12, 12))
+        for _ in range(2)
+    ]
     whole = fit("lts", lambda: data, epochs=3, least_steps=1)
     seen = []
     monkeypatch.setattr(local, "PART", 300)  # two slices at a time, and a last one
-    monkeypatch.setattr(local, "temperatures", lambda x, of, **w: seen.append(len(x)) or temperatures(x, of, **w))
+    monkeypatch.setattr(
+        local, "temperatures", lambda x, of, **w: seen.append(len(x)) or temperatures(x, of, **w)
+    )
     parts = fit("lts", lambda: data, epochs=3, least_steps=1)
     assert set(seen) == {1, 2}
     for name, value in whole.tensors().items():
         torch.testing.assert_close(parts.tensors()[name], value, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(parts(data[0][0], data[0][2]), whole(data[0][0], data[0][2]), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        parts(data[0][0], data[0][2]), whole(data[0][0], data[0][2]), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_lts_reports_temperatures_at_their_bounds():
     logits = torch.randn(2, 2, 16, 16) * 2
-    facts = fit("lts", lambda: [(logits, logits.argmax(1), torch.rand(2, 1, 16, 16))], epochs=200, lr=0.05).facts()
+    facts = fit(
+        "lts", lambda: [(logits, logits.argmax(1), torch.rand(2, 1, 16, 16))], epochs=200, lr=0.05
+    ).facts()
     assert facts["temperature"]["at_lowest"] > 0.1
     assert "at its lower bound 0.05" in facts["warnings"][0]
 
@@ -341,7 +386,9 @@ def test_lts_reports_temperatures_at_their_bounds():
 def test_vs_is_where_scipy_finds_the_minimum(k):
     data = example(k=k, scale=2.0)
     for logits, labels, _ in data:  # calibrated by another scale and bias per class
-        labels[:, 1:] = drawn(logits * torch.linspace(0.3, 1.5, k)[:, None, None] + torch.randn(k, 1, 1))[:, 1:]
+        labels[:, 1:] = drawn(
+            logits * torch.linspace(0.3, 1.5, k)[:, None, None] + torch.randn(k, 1, 1)
+        )[:, 1:]
     fitted = fit("vs", lambda: data, ridge=1e-4)
     logits, labels = flat(data)
 
@@ -354,7 +401,9 @@ def test_vs_is_where_scipy_finds_the_minimum(k):
     facts = fitted.facts()
     np.testing.assert_allclose([*facts["scale"], *facts["bias"]], best.x, atol=2e-4)
     assert sum(facts["bias"]) == pytest.approx(0, abs=1e-9)
-    assert facts["nll_after"] == pytest.approx(mean_nll(logits * facts["scale"] + facts["bias"], labels), rel=1e-9)
+    assert facts["nll_after"] == pytest.approx(
+        mean_nll(logits * facts["scale"] + facts["bias"], labels), rel=1e-9
+    )
     assert facts["nll_before"] == pytest.approx(mean_nll(logits, labels), rel=1e-6)
     assert facts["warnings"] == []
 
@@ -393,14 +442,22 @@ def test_vs_can_change_the_label_map():
 
 
 @given(
-    st.integers(0, 10**6), st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]), st.floats(-60, 60)
+    st.integers(0, 10**6),
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    st.floats(-60, 60),
 )
 def test_a_division_keeps_the_label_map(seed, dtype, log_scale):
-    """Ties, neighbours that round to one value, overflow and underflow; compared with the first of the largest."""
+    """Ties, neighbours that round to one value, overflow and underflow; compared with the first of
+    the largest.
+    """
     generator = torch.Generator().manual_seed(seed)
     logits = (torch.randint(-3, 4, (50, 4), generator=generator).double() / 3).to(dtype)
     step = torch.randint(-2, 3, (50, 4), generator=generator).to(dtype) * torch.finfo(dtype).eps
-    logits = ((logits + step).double() * math.exp(log_scale)).clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+    logits = (
+        ((logits + step).double() * math.exp(log_scale))
+        .clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+        .to(dtype)
+    )
     temperature = (
         torch.empty(50, 1)
         .uniform_(LOWEST, HIGHEST, generator=generator)
@@ -440,7 +497,9 @@ def test_calibrators_that_promise_it_keep_the_label_map(key, dtype):
 @ROWS
 def test_streaming_gives_what_one_batch_gives(key):
     data = example()
-    settings = {"epochs": 1} if key == "lts" else {}  # lts steps per batch: only the evaluation is the same
+    settings = (
+        {"epochs": 1} if key == "lts" else {}
+    )  # lts steps per batch: only the evaluation is the same
     one, many = (fit(key, lambda d=d: d, **settings) for d in ([joined(data)], data))
     assert one.facts()["nll_before"] == pytest.approx(many.facts()["nll_before"], rel=1e-6)
     if key != "lts":
@@ -582,15 +641,18 @@ def test_bad_batches_are_told_in_one_sentence(key):
         ((logits.long(), labels, image), "must be floating point"),
         ((logits, labels + 7, image), "labels must lie in 0..2"),
         ((logits[:, :1], labels, image), "K >= 2"),
-        ((logits.softmax(1), labels, image), "these are probabilities, not logits; take their logarithm"),
+        (
+            (logits.softmax(1), labels, image),
+            "these are probabilities, not logits; take their logarithm",
+        ),
         ((logits.softmax(1).half(), labels, image), "these are probabilities"),
     ]
     for batch, words in cases:
         with pytest.raises(UserError, match=words):
             fit(key, lambda b=batch: [b])
-    assert fit(key, lambda: [(logits.softmax(1).log(), labels, image)]).facts()["nll_before"] == pytest.approx(
-        fit(key, lambda: [(logits, labels, image)]).facts()["nll_before"], rel=1e-4
-    )
+    assert fit(key, lambda: [(logits.softmax(1).log(), labels, image)]).facts()[
+        "nll_before"
+    ] == pytest.approx(fit(key, lambda: [(logits, labels, image)]).facts()["nll_before"], rel=1e-4)
     four = torch.cat([logits, logits[:, :1]], 1)
     with pytest.raises(UserError, match="every batch must have the same"):
         fit(key, lambda: [(logits, labels, image), (four, labels, image)])
@@ -629,7 +691,12 @@ def test_unknown_names_and_bad_settings_are_user_errors():
         fit("platt", never)
     with pytest.raises(UserError, match="unknown setting of ts 'epochs'; choose one of tolerance"):
         fit("ts", never, epochs=3)
-    for key, settings in (("lts", {"epochs": 0}), ("lts", {"lr": 0.0}), ("ts", {"tolerance": 0.0}), ("vs", {"ridge": 0.0})):
+    for key, settings in (
+        ("lts", {"epochs": 0}),
+        ("lts", {"lr": 0.0}),
+        ("ts", {"tolerance": 0.0}),
+        ("vs", {"ridge": 0.0}),
+    ):
         with pytest.raises(UserError, match=f"{next(iter(settings))} must"):
             fit(key, never, **settings)
 
@@ -645,7 +712,10 @@ def test_saved_and_loaded_is_the_same(key, tmp_path):
     fitted = fit(key, lambda: data, **QUICK[key])
     stem = tmp_path / "new" / f"{key}.v1"
     save(fitted, stem, identity=IDENTITY)
-    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{key}.v1.json", f"{key}.v1.safetensors"]
+    assert sorted(path.name for path in stem.parent.iterdir()) == [
+        f"{key}.v1.json",
+        f"{key}.v1.safetensors",
+    ]
     again = load(stem, expect=IDENTITY)
     assert again.facts() == {**fitted.facts(), "identity": IDENTITY}
     logits, _, image = data[0]
@@ -716,7 +786,9 @@ def test_every_row_is_complete(key):
 
 @pytest.mark.parametrize("n_cases", [1, 3])
 def test_few_cases_are_enough_for_local_temperatures(n_cases):
-    """Logits four times too large: a tree of temperatures must come as near to 4 as one temperature does."""
+    """Logits four times too large: a tree of temperatures must come as near to 4 as one temperature
+    does.
+    """
     generator = torch.Generator().manual_seed(0)
     data = []
     for _ in range(n_cases):

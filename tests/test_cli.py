@@ -16,7 +16,9 @@ from segcal.data.layouts import write_layout
 
 def segcal(*args, cwd=None, **env):
     command = [sys.executable, "-c", "from segcal.cli import main; main()", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | env, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=os.environ | env, check=False
+    )
 
 
 @pytest.mark.parametrize("verb", [(), *((verb,) for verb in ORDER), ("list", "datasets")])
@@ -25,14 +27,18 @@ def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
         "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n"
         "    print([m for m in ('torch', 'numpy', 'SimpleITK', 'matplotlib') if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *verb, "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *verb, "--help"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0
     assert " Example: segcal " in " ".join(done.stdout.strip().splitlines()[-2:])
     assert done.stderr.strip() == "[]"
 
 
 def test_no_help_text_holds_what_looks_like_a_tag():
-    """A terminal's help leaves `<name>` out, so that a sentence says nothing where it should say most."""
+    """A terminal's help leaves `<name>` out, so that a sentence says nothing where it should say
+    most.
+    """
     verbs = [typer.main.get_command(app)]
     for verb in verbs:  # grows as groups are met
         verbs += getattr(verb, "commands", {}).values()
@@ -46,7 +52,9 @@ def test_own_data_from_folder_to_contact_sheet(tmp_path):
     write_layout("nnunet", tmp_path / "Dataset123_MyOrgans", n_cases=5, size=(5, 32, 32))
     done = segcal("prepare", "my-organs", "--from", "Dataset123_MyOrgans", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "5 cases (3 train, 1 val, 1 test), classes body, core, satellite" in " ".join(done.stdout.split())
+    assert "5 cases (3 train, 1 val, 1 test), classes body, core, satellite" in " ".join(
+        done.stdout.split()
+    )
     again = segcal("prepare", "my-organs", "--from", "Dataset123_MyOrgans", cwd=tmp_path)
     assert "already prepared; nothing to do" in again.stdout
     seen = segcal("inspect", "cases/my-organs", "--figure", "out/sheet.png", cwd=tmp_path)
@@ -58,14 +66,27 @@ def test_own_data_from_folder_to_contact_sheet(tmp_path):
 
 
 def test_the_phantom_in_one_command(tmp_path):
-    done = segcal("prepare", "phantom", "--cases", 4, "--shape", "4,24,24", "--workers", 1, "--json", cwd=tmp_path)
+    done = segcal(
+        "prepare",
+        "phantom",
+        "--cases",
+        4,
+        "--shape",
+        "4,24,24",
+        "--workers",
+        1,
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cases"] == 4
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cases"]
 
 
 def test_a_phantom_in_an_official_layout(tmp_path):
-    done = segcal("phantom", "acdc", "--to", "raw", "--cases", 6, "--shape", "4,24,24", "--json", cwd=tmp_path)
+    done = segcal(
+        "phantom", "acdc", "--to", "raw", "--cases", 6, "--shape", "4,24,24", "--json", cwd=tmp_path
+    )
     assert json.loads(done.stdout) == {"folder": "raw"}
     done = segcal("prepare", "acdc", "--from", "raw", "--workers", 1, cwd=tmp_path)
     assert "6 cases (2 train, 2 val, 2 test), classes RV, MYO, LV" in " ".join(done.stdout.split())
@@ -78,13 +99,25 @@ def test_a_phantom_in_an_official_layout(tmp_path):
         (("prepare", "x", "--from", "nowhere"), "segcal: there is no folder nowhere"),
         (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected numbers with commas"),
         (("prepare", "phantom", "--shape", "1,3"), "segcal: expected three numbers"),
-        (("phantom", "acdd", "--to", "x"), "segcal: unknown layout 'acdd'; choose one of acdc, brats"),
-        (("phantom", "acdc", "--to", ".."), "segcal: .. is not an empty folder; choose a new one with --to"),
+        (
+            ("phantom", "acdd", "--to", "x"),
+            "segcal: unknown layout 'acdd'; choose one of acdc, brats",
+        ),
+        (
+            ("phantom", "acdc", "--to", ".."),
+            "segcal: .. is not an empty folder; choose a new one with --to",
+        ),
         (("train", "nowhere"), "segcal: nowhere is not a prepared data set"),
-        (("train", "x", "--set", "training.epoch=3"), "segcal: unknown setting 'training.epoch'; did you mean"),
+        (
+            ("train", "x", "--set", "training.epoch=3"),
+            "segcal: unknown setting 'training.epoch'; did you mean",
+        ),
         (("evaluate", "nowhere"), "segcal: nowhere is not a run"),
         (("inspect", "nowhere"), "segcal: nowhere is not a prepared data set"),
-        (("download", "acdc"), "segcal: acdc has no open address; ask for access at https://www.creatis"),
+        (
+            ("download", "acdc"),
+            "segcal: acdc has no open address; ask for access at https://www.creatis",
+        ),
         (("download", "acdx"), "segcal: unknown data set 'acdx'; choose one of acdc"),
     ],
 )
@@ -102,7 +135,9 @@ def test_a_run_from_data_to_prediction(tmp_path):
     write_layout("msd", tmp_path / "raw", n_cases=6, size=(4, 24, 24))
     assert segcal("prepare", "mine", "--from", "raw", cwd=tmp_path).returncode == 0
     small = ("--set", "network.width=2", "--epochs", 2, "--json")
-    done = segcal("train", "cases/mine", "--loss", "mbls", "--set", "loss.margin=5", *small, cwd=tmp_path)
+    done = segcal(
+        "train", "cases/mine", "--loss", "mbls", "--set", "loss.margin=5", *small, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     info = json.loads(done.stdout)
     assert info["folder"] == "runs/mine-unet-mbls-margin5-s0"
@@ -116,7 +151,9 @@ def test_a_run_from_data_to_prediction(tmp_path):
     said = segcal("predict", run, image, "-o", "out", "--calibrator", "ts", "--json", cwd=tmp_path)
     assert set(json.loads(said.stdout)) == {image.name.split(".")[0]}
     assert len(list((tmp_path / "out").iterdir())) == 3
-    again = segcal("train", "cases/mine", "--loss", "mbls", "--set", "loss.margin=5", *small, cwd=tmp_path)
+    again = segcal(
+        "train", "cases/mine", "--loss", "mbls", "--set", "loss.margin=5", *small, cwd=tmp_path
+    )
     assert json.loads(again.stdout) == info
 
 

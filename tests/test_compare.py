@@ -11,7 +11,7 @@ from synthetic_runs import scores_of, write_run
 from typer.testing import CliRunner
 
 from segcal.cli import app
-from segcal.tables import TABLES
+from segcal.compare.tables import TABLES
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(10))
@@ -39,7 +39,13 @@ def test_all_tables_go_to_standard_output(runs, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     done = compare(runs)
     assert done.exit_code == 0
-    for title in ("Discriminative performance", "Calibration", "Ranks", "Tests between contenders", "Post-hoc calibration"):
+    for title in (
+        "Discriminative performance",
+        "Calibration",
+        "Ranks",
+        "Tests between contenders",
+        "Post-hoc calibration",
+    ):
         assert f"{title}: hippocampus" in done.stdout
     assert "Backbones" not in done.stdout
     assert done.stderr == ""
@@ -47,17 +53,30 @@ def test_all_tables_go_to_standard_output(runs, monkeypatch):
 
 def test_a_user_error_is_one_sentence_and_exit_2(runs):
     """A real process; it fails before anything heavy is loaded."""
-    command = [sys.executable, "-c", "from segcal.cli import main; main()", "compare", str(runs), "--format", "html"]
+    command = [
+        sys.executable,
+        "-c",
+        "from segcal.cli import main; main()",
+        "compare",
+        str(runs),
+        "--format",
+        "html",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "segcal: unknown format 'html'; choose one of terminal, csv, markdown, latex\n"
+    assert (
+        done.stderr
+        == "segcal: unknown format 'html'; choose one of terminal, csv, markdown, latex\n"
+    )
 
 
 def test_formats(runs):
     wanted = ("--table", "calibration", "--table", "ranking")
     page = compare(runs, "--table", "calibration", "--format", "markdown").stdout
     assert page.startswith("**Calibration: hippocampus**\n\n|  | ECE ↓ | CECE ↓ |\n")
-    rows = list(csv.reader(io.StringIO(compare(runs, "--table", "calibration", "--format", "csv").stdout)))
+    rows = list(
+        csv.reader(io.StringIO(compare(runs, "--table", "calibration", "--format", "csv").stdout))
+    )
     assert [row[0] for row in rows] == ["method", "CE", "FL", "MbLS"]
     latex = compare(runs, *wanted, "--format", "latex").stdout
     assert latex.count(r"\begin{tabular}") == 2
@@ -77,10 +96,14 @@ def test_several_tables_as_csv_are_told_apart(runs):
 
 
 def test_a_file_has_every_number_and_a_narrow_screen_too(runs, monkeypatch):
-    """Without a screen a table is as wide as it needs; `COLUMNS` bounds it, by several tables below each other."""
+    """Without a screen a table is as wide as it needs; `COLUMNS` bounds it, by several tables below
+    each other.
+    """
     table = json.loads(compare(runs, "--table", "discriminative", "--json").stdout)[0]
     numbers = [
-        f"{cell['value']:.{d}f} ±" for row in table["rows"] for cell, d in zip(row["cells"], table["digits"], strict=True)
+        f"{cell['value']:.{d}f} ±"
+        for row in table["rows"]
+        for cell, d in zip(row["cells"], table["digits"], strict=True)
     ]
     monkeypatch.delenv("COLUMNS", raising=False)
     wide = compare(runs, "--table", "discriminative").stdout
@@ -98,7 +121,11 @@ def test_out_holds_every_table_in_every_format(runs, tmp_path):
     done = compare(runs, "--out", tmp_path / "tables", "--table", "calibration", "--table", "tests")
     names = sorted(path.name for path in (tmp_path / "tables").iterdir())
     assert names == sorted(
-        [f"{key}-hippocampus.{ending}" for key in ("calibration", "tests") for ending in ("csv", "md", "tex")]
+        [
+            f"{key}-hippocampus.{ending}"
+            for key in ("calibration", "tests")
+            for ending in ("csv", "md", "tex")
+        ]
         + ["tables.json"]
     )
     assert [line.split("/")[-1] for line in done.stderr.splitlines()] == names
@@ -123,13 +150,17 @@ def test_a_calibrator_and_published_values(runs):
 def test_bad_input_is_a_sentence(runs, tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         compare(tmp_path)
-    with pytest.raises(UserError, match="there is no table backbones: it needs runs on a second network"):
+    with pytest.raises(
+        UserError, match="there is no table backbones: it needs runs on a second network"
+    ):
         compare(runs, "--table", "backbones")
     write_run(tmp_path, "half", status="running")
     with pytest.raises(UserError, match="half is not finished"):
         compare(runs, tmp_path / "half")
     write_run(tmp_path, "elsewhere", "ls", checksum="two", **COMMON)
-    with pytest.raises(UserError, match="were trained on different preparations or splits of hippocampus"):
+    with pytest.raises(
+        UserError, match="were trained on different preparations or splits of hippocampus"
+    ):
         compare(runs, tmp_path / "elsewhere")
 
 

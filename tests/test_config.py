@@ -16,9 +16,13 @@ def test_the_papers_protocol_is_the_default():
 
 def test_file_then_overrides_then_flags(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text('data = "cases/a"\nseed = 3\n[loss]\nname = "mbls"\nmargin = 5.0\n[training]\nepochs = 7\nbatch = 2\n')
+    path.write_text(
+        'data = "cases/a"\nseed = 3\n[loss]\nname = "mbls"\nmargin = 5.0\n[training]\nepochs = 7\nbatch = 2\n'
+    )
     settings = run_settings(
-        {"seed": 9, "fold": None}, config=path, overrides=["training.epochs=8", "loss.margin=6", "seed=4"]
+        {"seed": 9, "fold": None},
+        config=path,
+        overrides=["training.epochs=8", "loss.margin=6", "seed=4"],
     )
     assert (settings.data, settings.seed, settings.fold) == ("cases/a", 9, 0)
     assert settings.loss.settings == {"margin": 6}
@@ -39,7 +43,8 @@ def test_settings_survive_json():
 
 def test_what_decides_the_result():
     one, two, three = (
-        run_settings({"data": "x"}, overrides=[f"machine.{text}"]) for text in ("devices=1", "devices=2", "workers=2")
+        run_settings({"data": "x"}, overrides=[f"machine.{text}"])
+        for text in ("devices=1", "devices=2", "workers=2")
     )
     assert one.deciding == three.deciding != two.deciding  # a batch per device is a larger batch
     assert run_settings({"data": "x", "seed": 1}).deciding != one.deciding
@@ -53,8 +58,14 @@ def test_what_decides_the_result():
         (["epochs=3"], "unknown setting 'epochs'; did you mean 'training.epochs'?"),
         (["marign=3"], "unknown setting 'marign'; choose from data, fold"),
         (["trainig.epochs=3"], "unknown setting 'trainig'"),
-        (["training.epochs=0"], "setting training.epochs: input should be greater than or equal to 1; got 0"),
-        (["training.epochs=many"], 'setting training.epochs: input should be a valid integer.*got "many"'),
+        (
+            ["training.epochs=0"],
+            "setting training.epochs: input should be greater than or equal to 1; got 0",
+        ),
+        (
+            ["training.epochs=many"],
+            'setting training.epochs: input should be a valid integer.*got "many"',
+        ),
         (["training.lr=-1"], "setting training.lr: input should be greater than 0; got -1"),
         (["epochs"], "--set takes key=value, such as training.epochs=10; got 'epochs'"),
         (["seed=1", "seed.x=2"], "seed.x cannot be set: seed is a value, not a section"),

@@ -23,7 +23,9 @@ def volume(shape=(12, 2, 24, 20)):
     """A smooth body with some texture, away from the borders of [0, 1]."""
     axes = [torch.linspace(-1, 1, n) if n > 1 else torch.zeros(1) for n in (shape[0], *shape[2:])]
     z, y, x = torch.meshgrid(*axes, indexing="ij")
-    body = torch.sigmoid(8 * (0.7 - (z**2 + y**2 + x**2).sqrt())) * (0.6 + 0.2 * torch.sin(9 * x + 5 * z))
+    body = torch.sigmoid(8 * (0.7 - (z**2 + y**2 + x**2).sqrt())) * (
+        0.6 + 0.2 * torch.sin(9 * x + 5 * z)
+    )
     return torch.stack([body / (c + 1) + 0.1 for c in range(shape[1])], 1)
 
 
@@ -55,20 +57,27 @@ def test_same_seed_same_image(key):
     first, again, other = (corrupt(image, strongest(key), seed=seed) for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert torch.equal(first, other) == (key not in RANDOM)
-    assert torch.equal(torch.get_rng_state(), state), "the caller's own random numbers are left alone"
+    assert torch.equal(torch.get_rng_state(), state), (
+        "the caller's own random numbers are left alone"
+    )
 
 
 @ROWS
 @pytest.mark.parametrize("seed", range(3))
 def test_damage_grows_with_severity(key, seed):
     image, row = volume(), CORRUPTIONS[key]
-    damage = [(corrupt(image, f"{key}:{s}", seed=seed) - image).square().mean().sqrt().item() for s in row.severities]
+    damage = [
+        (corrupt(image, f"{key}:{s}", seed=seed) - image).square().mean().sqrt().item()
+        for s in row.severities
+    ]
     assert damage[0] == 0
     assert all(low < high for low, high in pairwise(damage)), damage
 
 
 @ROWS
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 3, 2, 1), (2, 1, 1, 5), (3, 1, 7, 4), (1, 1, 16, 16)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (1, 3, 2, 1), (2, 1, 1, 5), (3, 1, 7, 4), (1, 1, 16, 16)]
+)
 @pytest.mark.parametrize("fill", [0.0, 0.5, 1.0, None])
 def test_small_and_constant_volumes(key, shape, fill):
     image = torch.rand(shape) if fill is None else torch.full(shape, fill)
@@ -87,14 +96,18 @@ def test_types_are_kept(key, dtype):
     image = volume()
     out = corrupt(image.to(dtype), strongest(key), seed=0)
     assert out.dtype == dtype
-    torch.testing.assert_close(out.float(), corrupt(image, strongest(key), seed=0), rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        out.float(), corrupt(image, strongest(key), seed=0), rtol=0, atol=0.02
+    )
 
 
 @ROWS
 def test_memory_layout_does_not_matter(key):
     image = volume()
     strided = image.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
-    torch.testing.assert_close(corrupt(strided, strongest(key), seed=0), corrupt(image, strongest(key), seed=0))
+    torch.testing.assert_close(
+        corrupt(strided, strongest(key), seed=0), corrupt(image, strongest(key), seed=0)
+    )
 
 
 @pytest.mark.parametrize("sigma", CORRUPTIONS["gaussian_noise"].severities[1:])
@@ -119,11 +132,15 @@ def test_blur_is_monais_away_from_the_border(sigma):
     image = volume((3, 2, 40, 36))
     ours = corrupt(image, f"blur:{sigma}", seed=0)
     smooth = GaussianSmooth(sigma, approx="sampled")
-    gain = torch.as_tensor(smooth(torch.ones(1, 40, 36)))[0, 20, 18]  # MONAI's kernel does not sum to 1
+    gain = torch.as_tensor(smooth(torch.ones(1, 40, 36)))[
+        0, 20, 18
+    ]  # MONAI's kernel does not sum to 1
     theirs = torch.stack([torch.as_tensor(smooth(s)) for s in image]) / gain
     inside = (..., slice(9, -9), slice(9, -9))
     torch.testing.assert_close(ours[inside], theirs[inside], rtol=0, atol=2e-4)
-    assert not torch.allclose(theirs[..., 0, 0], ours[..., 0, 0], atol=0.02), "MONAI's border is dark"
+    assert not torch.allclose(theirs[..., 0, 0], ours[..., 0, 0], atol=0.02), (
+        "MONAI's border is dark"
+    )
 
 
 def test_blur_stays_in_its_slice_and_in_range():
@@ -140,31 +157,57 @@ def test_gamma_is_monais():
     from monai.transforms import AdjustContrast
 
     image = volume()
-    image = (image - image.min()) / (image.max() - image.min())  # MONAI stretches to the image's own range
+    image = (image - image.min()) / (
+        image.max() - image.min()
+    )  # MONAI stretches to the image's own range
     torch.testing.assert_close(
-        corrupt(image, "gamma:1.7", seed=0), torch.as_tensor(AdjustContrast(1.7)(image)), rtol=0, atol=1e-5
+        corrupt(image, "gamma:1.7", seed=0),
+        torch.as_tensor(AdjustContrast(1.7)(image)),
+        rtol=0,
+        atol=1e-5,
     )
-    assert corrupt(image, "gamma:0.5", seed=0).mean() > image.mean() > corrupt(image, "gamma:2", seed=0).mean()
+    assert (
+        corrupt(image, "gamma:0.5", seed=0).mean()
+        > image.mean()
+        > corrupt(image, "gamma:2", seed=0).mean()
+    )
 
 
 def test_spikes_are_single_points_of_k_space():
-    """With a whole number of waves and an image so bright that the magnitude is linear, one pair of points sticks out."""
+    """With a whole number of waves and an image so bright that the magnitude is linear, one pair of
+    points sticks out.
+    """
     height, width, amplitude = 32, 24, 0.05
-    found = corrupt(torch.full((1, 1, height, width), 1e3, dtype=torch.float64), f"spikes:{amplitude}", seed=2) - 1e3
+    found = (
+        corrupt(
+            torch.full((1, 1, height, width), 1e3, dtype=torch.float64),
+            f"spikes:{amplitude}",
+            seed=2,
+        )
+        - 1e3
+    )
     draw = torch.rand(3, generator=torch.Generator().manual_seed(2)).double()
     rows, columns = torch.arange(height)[:, None], torch.arange(width)
     turns = (draw[0] - 0.5) * rows + (draw[1] - 0.5) * columns + draw[2]
-    torch.testing.assert_close(found[0, 0], amplitude * torch.cos(2 * math.pi * turns), rtol=0, atol=1e-5)
-    window = torch.hann_window(height, periodic=False)[:, None] * torch.hann_window(width, periodic=False)
+    torch.testing.assert_close(
+        found[0, 0], amplitude * torch.cos(2 * math.pi * turns), rtol=0, atol=1e-5
+    )
+    window = torch.hann_window(height, periodic=False)[:, None] * torch.hann_window(
+        width, periodic=False
+    )
     power = torch.fft.fft2(found[0, 0] * window).abs().square()
     assert power.flatten().topk(32).values.sum() > 0.98 * power.sum()
 
 
 def test_motion_that_never_changes_is_a_shift(monkeypatch):
-    """Displaced by the same all the time, the image just moves; so the phase has the right sign and size."""
+    """Displaced by the same all the time, the image just moves; so the phase has the right sign and
+    size.
+    """
     image = volume((2, 1, 32, 16))
     monkeypatch.setattr(torch, "sin", torch.ones_like)
-    torch.testing.assert_close(corrupt(image, "motion:3", seed=0), image.roll(3, 2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        corrupt(image, "motion:3", seed=0), image.roll(3, 2), rtol=0, atol=1e-5
+    )
 
 
 def test_motion_makes_ghosts_along_one_axis():
@@ -216,7 +259,9 @@ def test_case_seeds_differ_and_are_stable():
     assert len(seeds) == 2000
     code = "from segcal.corruptions import case_seed; print(case_seed(7, 'a'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(other.stdout) == case_seed(7, "a"), "the same in another process, whose hash() is salted differently"
+    assert int(other.stdout) == case_seed(7, "a"), (
+        "the same in another process, whose hash() is salted differently"
+    )
 
 
 @ROWS
@@ -253,13 +298,21 @@ def test_bad_specs_are_told_in_one_sentence(spec, words):
 
 
 @pytest.mark.parametrize(
-    "image", [torch.zeros(3, 4, 5), torch.zeros(0, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8)]
+    "image",
+    [torch.zeros(3, 4, 5), torch.zeros(0, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8)],
 )
 def test_bad_images_are_told_in_one_sentence(image):
-    with pytest.raises(UserError, match=r"must be floating point \(D, C, H, W\) and not empty; got"):
+    with pytest.raises(
+        UserError, match=r"must be floating point \(D, C, H, W\) and not empty; got"
+    ):
         corrupt(image, "blur:1", seed=0)
 
 
 def test_monai_is_not_needed():
     code = "import sys, segcal.corruptions; print('monai' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "False"
+    )

@@ -37,7 +37,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if server.status != 200:
             self.answer(server.status, {"Location": server.location})
             return
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.can_resume else 0
+        start = (
+            int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if wanted and server.can_resume
+            else 0
+        )
         size = len(server.content)
         if start >= size:
             self.answer(416, {"Content-Range": f"bytes */{size}"})
@@ -53,12 +57,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, str(value))
         self.end_headers()
         sent = body[: self.server.drop_after]
-        self.server.served += len(sent)  # before the last byte goes out: the client may look as soon as it has it
+        self.server.served += len(
+            sent
+        )  # before the last byte goes out: the client may look as soon as it has it
         self.wfile.write(sent)
         if len(sent) < len(body):
             self.close_connection = True
             if self.server.reset:  # closing with no time to linger sends RST instead of FIN
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
 
     def log_message(self, *_):
         pass
@@ -68,7 +76,13 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.content, self.status, self.location = b"", 200, ""
-        self.can_resume, self.drop_after, self.reset, self.range_error, self.stall = True, None, False, 0, False
+        self.can_resume, self.drop_after, self.reset, self.range_error, self.stall = (
+            True,
+            None,
+            False,
+            0,
+            False,
+        )
         self.ranges_asked, self.served, self.done = [], 0, threading.Event()
 
     def url(self, name):
@@ -89,7 +103,9 @@ def server(monkeypatch):
 
 def packed(suffix, files=None):
     """An archive's bytes. Random content, so that compression does not make it tiny."""
-    files = FILES | {"noise.bin": np.random.default_rng(0).bytes(300_000)} if files is None else files
+    files = (
+        FILES | {"noise.bin": np.random.default_rng(0).bytes(300_000)} if files is None else files
+    )
     out = io.BytesIO()
     if suffix == ".zip":
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
@@ -135,7 +151,8 @@ def is_complete(target):
     }
 
 
-# What should happen ---------------------------------------------------------------------------------------------------
+# What should happen
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "sha256"])
@@ -192,16 +209,21 @@ def test_an_archive_put_there_by_hand_is_used_and_kept(server, tmp_path):
 
 def test_a_damaged_archive_put_there_by_hand_is_named_and_kept(server, tmp_path):
     (tmp_path / "Task.tar").write_bytes(GOOD[:-1])
-    assert "delete it and run again" in refused(server, tmp_path, "Task.tar is damaged or another file")
+    assert "delete it and run again" in refused(
+        server, tmp_path, "Task.tar is damaged or another file"
+    )
     assert tree(tmp_path) == {"Task.tar": GOOD[:-1]}
 
 
-# Resuming -------------------------------------------------------------------------------------------------------------
+# Resuming
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_dropped_download_goes_on_where_it_stopped(server, tmp_path):
     server.content, server.drop_after = GOOD, HALF
-    message = refused(server, tmp_path, f"lost after {HALF} of {len(GOOD)} bytes; run again to resume")
+    message = refused(
+        server, tmp_path, f"lost after {HALF} of {len(GOOD)} bytes; run again to resume"
+    )
     assert str(tmp_path / "Task.tar") in message
     assert tree(tmp_path) == {"Task.tar.part": GOOD[:HALF]}
     server.drop_after = None
@@ -261,14 +283,17 @@ def test_damaged_content_is_removed(server, tmp_path):
     assert is_complete(tmp_path)
 
 
-# Networks that fail ---------------------------------------------------------------------------------------------------
+# Networks that fail
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_http_error_is_a_sentence(server, tmp_path, status):
     server.status = status
     message = refused(
-        server, tmp_path, f"Task.tar.download=1 answered {status} .*; run again later, or get the archive elsewhere"
+        server,
+        tmp_path,
+        f"Task.tar.download=1 answered {status} .*; run again later, or get the archive elsewhere",
     )
     assert str(tmp_path / "Task.tar") in message
 
@@ -282,7 +307,9 @@ def test_an_http_error_keeps_what_was_fetched(server, tmp_path):
 
 def test_a_refused_connection_is_a_sentence(server, tmp_path, unused_port):
     url = f"http://127.0.0.1:{unused_port}/Task.tar"
-    message = refused(server, tmp_path, "the connection to 127.0.0.1 failed .*efused.*; run again to resume", url)
+    message = refused(
+        server, tmp_path, "the connection to 127.0.0.1 failed .*efused.*; run again to resume", url
+    )
     assert f"download {url} by hand to {tmp_path / 'Task.tar'}" in message
 
 
@@ -292,7 +319,10 @@ def test_an_unknown_host_is_a_sentence(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     refused(
-        server, tmp_path, "the connection to data.invalid failed .*not known.*; run again", "https://data.invalid/Task.tar"
+        server,
+        tmp_path,
+        "the connection to data.invalid failed .*not known.*; run again",
+        "https://data.invalid/Task.tar",
     )
 
 
@@ -302,12 +332,16 @@ def test_a_silent_server_is_a_sentence(server, tmp_path, monkeypatch):
     refused(server, tmp_path, "failed .*timed out.*; run again to resume")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/a.tar", "http://127.0.0.1/a b.tar", "http://127.0.0.1/ä.tar"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999/a.tar", "http://127.0.0.1/a b.tar", "http://127.0.0.1/ä.tar"]
+)
 def test_an_address_that_cannot_be_sent_is_a_sentence(server, tmp_path, url):
     refused(server, tmp_path, "the connection to 127.0.0.1 failed", url)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/a.tar", "ftp://host/a.tar", "a.tar", "http:///a.tar", "data:,a.tar"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/a.tar", "ftp://host/a.tar", "a.tar", "http:///a.tar", "data:,a.tar"]
+)
 def test_only_the_web_is_asked(server, tmp_path, url):
     refused(server, tmp_path / "new", "only http and https", url)
     assert not (tmp_path / "new").exists()
@@ -315,23 +349,33 @@ def test_only_the_web_is_asked(server, tmp_path, url):
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1/a.tar", "file:///etc/passwd"])
 def test_a_redirection_does_not_leave_the_web(server, tmp_path, location, monkeypatch):
-    monkeypatch.setattr("urllib.request.FTPHandler.ftp_open", lambda *_: pytest.fail("asked by ftp"))
+    monkeypatch.setattr(
+        "urllib.request.FTPHandler.ftp_open", lambda *_: pytest.fail("asked by ftp")
+    )
     server.status, server.location = 302, location
     refused(server, tmp_path, r"answered 302|failed \(unknown url type")
 
 
 @pytest.mark.parametrize("path", ["", "/", "/a.txt", "/.tar", "/..%2F..%5C.zip"])
 def test_an_address_names_an_archive(server, tmp_path, path):
-    refused(server, tmp_path, "must name an archive ending in .tar, .tar.gz, .tgz, .zip", f"http://127.0.0.1{path}")
+    refused(
+        server,
+        tmp_path,
+        "must name an archive ending in .tar, .tar.gz, .tgz, .zip",
+        f"http://127.0.0.1{path}",
+    )
 
 
-@pytest.mark.parametrize("bad", ["", "md5:", "md5:12", "sha1:" + 40 * "0", 64 * "0", "md5:" + 32 * "g"])
+@pytest.mark.parametrize(
+    "bad", ["", "md5:", "md5:12", "sha1:" + 40 * "0", 64 * "0", "md5:" + 32 * "g"]
+)
 def test_a_digest_has_an_algorithm_and_all_its_digits(tmp_path, bad):
     with pytest.raises(UserError, match=r"unknown digest|must be 32 hexadecimal digits"):
         download("http://127.0.0.1/a.zip", bad, tmp_path)
 
 
-# Archives that are not what they should be ----------------------------------------------------------------------------
+# Archives that are not what they should be
+# ----------------------------------------------------------------------------
 
 
 def member(name, kind=tarfile.REGTYPE, link=""):
@@ -349,7 +393,11 @@ BAD_TARS = {
     "folder": [member("../evil", tarfile.DIRTYPE)],
     "symlink": [member("link", tarfile.SYMTYPE, "../../evil"), member("link/file")],
     "absolute symlink": [member("link", tarfile.SYMTYPE, "/etc/passwd")],
-    "chain": [member("a/b/c", tarfile.SYMTYPE, "../.."), member("d", tarfile.SYMTYPE, "a/b/c/../.."), member("d/evil")],
+    "chain": [
+        member("a/b/c", tarfile.SYMTYPE, "../.."),
+        member("d", tarfile.SYMTYPE, "a/b/c/../.."),
+        member("d/evil"),
+    ],
     "hardlink": [member("link", tarfile.LNKTYPE, "../outside.txt")],
     "device": [member("null", tarfile.CHRTYPE)],
     "disk": [member("sda", tarfile.BLKTYPE)],
@@ -366,7 +414,9 @@ def test_a_tar_that_gets_out_is_refused_whole(server, tmp_path, monkeypatch, mem
     refuse_whole(server, tmp_path, monkeypatch, out.getvalue(), "Task.tar")
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/tmp/segcal-evil", "..\\evil", "../evil/", "link"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/../../evil", "/tmp/segcal-evil", "..\\evil", "../evil/", "link"]
+)
 def test_a_zip_that_gets_out_is_refused_whole(server, tmp_path, monkeypatch, name):
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
@@ -380,7 +430,9 @@ def test_a_zip_that_gets_out_is_refused_whole(server, tmp_path, monkeypatch, nam
 def refuse_whole(server, tmp_path, monkeypatch, content, name):
     (tmp_path / "outside.txt").write_text("mine")
     server.content, target = content, tmp_path / "data"
-    monkeypatch.setattr(f"{MODULE}._write", lambda *_: pytest.fail("wrote before everything was checked"))
+    monkeypatch.setattr(
+        f"{MODULE}._write", lambda *_: pytest.fail("wrote before everything was checked")
+    )
     with pytest.raises(UserError, match=f"{name}.part is unsafe: .*; nothing was extracted"):
         download(server.url(name), digest(content), target)
     assert tree(tmp_path) == {"outside.txt": b"mine", f"data/{name}.part": content}
@@ -388,7 +440,9 @@ def refuse_whole(server, tmp_path, monkeypatch, content, name):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("content", [b"<html>sign in</html>", b" ", packed(".tar.gz")[:5000], packed(".zip", {})])
+@pytest.mark.parametrize(
+    "content", [b"<html>sign in</html>", b" ", packed(".tar.gz")[:5000], packed(".zip", {})]
+)
 def test_what_is_no_archive_is_a_sentence(server, tmp_path, suffix, content):
     server.content = content
     with pytest.raises(UserError, match=r"is not a readable archive .*; nothing was extracted"):
@@ -407,7 +461,8 @@ def test_permissions_and_owners_are_left_behind(server, tmp_path):
     assert made.st_uid != 12345
 
 
-# Disks that fail ------------------------------------------------------------------------------------------------------
+# Disks that fail
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_unpacking_is_whole_or_not_at_all(server, tmp_path, monkeypatch):
@@ -446,7 +501,11 @@ def test_a_file_that_cannot_grow_is_a_sentence_and_goes_on_later(server, tmp_pat
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        refused(server, tmp_path, "cannot write .*too large.*; make it writable or choose another folder")
+        refused(
+            server,
+            tmp_path,
+            "cannot write .*too large.*; make it writable or choose another folder",
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert tree(tmp_path) == {"Task.tar.part": GOOD[:100_000]}
@@ -457,11 +516,17 @@ def test_a_file_that_cannot_grow_is_a_sentence_and_goes_on_later(server, tmp_pat
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(server, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    refused(server, tmp_path / "file" / "data", "cannot write .*file/data .*; make it writable or choose another folder")
+    refused(
+        server,
+        tmp_path / "file" / "data",
+        "cannot write .*file/data .*; make it writable or choose another folder",
+    )
 
     def read_only(self, *_, **__):
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "mkdir", read_only)
-    refused(server, tmp_path / "data", "cannot write .*data .Read-only file system.; make it writable")
+    refused(
+        server, tmp_path / "data", "cannot write .*data .Read-only file system.; make it writable"
+    )
     assert not server.ranges_asked

@@ -20,10 +20,10 @@ from matplotlib.patches import Ellipse
 from segcal import figures
 from segcal.data.catalog import class_colours
 from segcal.figures import style, values
+from segcal.folders import save_figure
 from segcal.losses import LOSSES, margin_penalty
 from segcal.metrics import METRICS, ece, reliability
 from segcal.networks import NETWORKS
-from segcal.store import save_figure
 from segcal.types import UserError
 
 KEYS = [
@@ -37,7 +37,10 @@ COLOURS = class_colours(16)
 
 
 def arrays(entry):
-    return {kind: {k: np.array(v) for k, v in entry[kind].items()} for kind in ("top", "per_class", "fine")}
+    return {
+        kind: {k: np.array(v) for k, v in entry[kind].items()}
+        for kind in ("top", "per_class", "fine")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +51,17 @@ def bins():
 
 def cases(keys, middle, n=20, seed=0):
     rng = np.random.default_rng(seed)
-    return pd.DataFrame({key: middle + 0.01 * i + rng.normal(0, 0.02, n) for i, key in enumerate(keys)})
+    return pd.DataFrame(
+        {key: middle + 0.01 * i + rng.normal(0, 0.02, n) for i, key in enumerate(keys)}
+    )
 
 
 def labels(keys):
     return {key: LABELS[key] for key in keys}
 
 
-# What is drawn ----------------------------------------------------------------------------------------------------------
+# What is drawn
+# ----------------------------------------------------------------------------------------------------------
 
 
 def drawn_texts(figure, monkeypatch):
@@ -70,7 +76,9 @@ def drawn_texts(figure, monkeypatch):
     monkeypatch.setattr(RendererAgg, "draw_text", record)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    return {text: text.get_window_extent(canvas.get_renderer()) for text in seen if text is not None}
+    return {
+        text: text.get_window_extent(canvas.get_renderer()) for text in seen if text is not None
+    }
 
 
 def check_layout(figure, monkeypatch):
@@ -81,14 +89,18 @@ def check_layout(figure, monkeypatch):
     assert np.min([box.min for box in boxes.values()]) > -1
     assert np.all(np.max([box.max for box in boxes.values()], axis=0) < figure.bbox.max + 1)
     assert min(text.get_fontsize() for text in boxes) >= 6
-    upright = {text: box for text, box in boxes.items() if text.get_rotation() % 90 == 0}  # slanted ones have wide boxes
+    upright = {
+        text: box for text, box in boxes.items() if text.get_rotation() % 90 == 0
+    }  # slanted ones have wide boxes
     for (a, one), (b, two) in itertools.combinations(upright.items(), 2):
         common = np.minimum(one.max, two.max) - np.maximum(one.min, two.min)
         assert not (common > 1.5).all(), f"{a.get_text()!r} lies on {b.get_text()!r}"
 
 
 def all_text(figure):
-    return "\n".join(text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_visible())
+    return "\n".join(
+        text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_visible()
+    )
 
 
 def lines(ax):
@@ -106,7 +118,13 @@ def noise_table(keys, kinds=("Gaussian noise",)):
     rows = itertools.product(kinds, enumerate(keys), SEVERITIES)
     return pd.DataFrame(
         [
-            {"kind": kind, "severity": s, "contender": key, "dice": 0.9 - 0.01 * i - 2 * s, "ece": 0.03 + 0.002 * i + s}
+            {
+                "kind": kind,
+                "severity": s,
+                "contender": key,
+                "dice": 0.9 - 0.01 * i - 2 * s,
+                "ece": 0.03 + 0.002 * i + s,
+            }
             for kind, (i, key), s in rows
         ]
     )
@@ -118,7 +136,9 @@ def tried_table(keys, seeds=1):
     return pd.DataFrame(
         [
             {"contender": k, "setting": f"margin={m}", "dice": d, "ece": e, "chosen": m == 8}
-            for (k, m, _), d, e in zip(rows, rng.uniform(0.8, 0.9, 999), rng.uniform(0, 0.1, 999), strict=False)
+            for (k, m, _), d, e in zip(
+                rows, rng.uniform(0.8, 0.9, 999), rng.uniform(0, 0.1, 999), strict=False
+            )
         ]
     )
 
@@ -135,7 +155,11 @@ def logs(keys, n=12, runs=1):
 
 
 def web(keys, names, seed=0, better="higher"):
-    table = pd.DataFrame(np.random.default_rng(seed).uniform(0.5, 0.9, (len(keys), len(names))), list(keys), list(names))
+    table = pd.DataFrame(
+        np.random.default_rng(seed).uniform(0.5, 0.9, (len(keys), len(names))),
+        list(keys),
+        list(names),
+    )
     return figures.Web("DSC ↑", table, [better] * len(names))
 
 
@@ -144,28 +168,51 @@ def every_figure(keys, classes, bins):
     named, n = labels(keys), len(classes)
     rng = np.random.default_rng(3)
     mine = {key: bins[key] for key in keys}
-    per_class = {key: {what: np.tile(sums[1:2], (n, 1)) for what, sums in b["per_class"].items()} for key, b in mine.items()}
+    per_class = {
+        key: {what: np.tile(sums[1:2], (n, 1)) for what, sums in b["per_class"].items()}
+        for key, b in mine.items()
+    }
     names = list(classes) if n > 2 else ["DSC", "ASD", "HD95"]
     means = pd.DataFrame(rng.uniform(0.8, 0.9, (n, len(keys))), list(classes), list(keys))
     cell = pd.MultiIndex.from_product([["U-Net", "Attention U-Net", "U-Net++", "TransUNet"], keys])
-    ranks = pd.DataFrame({m: np.arange(len(keys)) + 1.0 for m in ("dice", "asd", "ece", "cece", "rank")}, list(keys))
+    ranks = pd.DataFrame(
+        {m: np.arange(len(keys)) + 1.0 for m in ("dice", "asd", "ece", "cece", "rank")}, list(keys)
+    )
     image, mask = rng.random((30, 24)), rng.integers(0, n + 1, (30, 24))
-    outcomes = {key: figures.Outcome(mask, rng.uniform(0.4, 1, mask.shape), b["top"]) for key, b in mine.items()}
+    outcomes = {
+        key: figures.Outcome(mask, rng.uniform(0.4, 1, mask.shape), b["top"])
+        for key, b in mine.items()
+    }
     interval = pd.DataFrame({"mean": 0.5, "low": 0.4, "high": 0.6}, cell)
     yield "radar", figures.radar([web(keys, names), web(keys, names, 1, "lower")], named)
-    yield "rank_heatmap", figures.rank_heatmap({"sum-rank": ranks, "mean case rank": ranks}, named, {"dice": "DSC"})
+    yield (
+        "rank_heatmap",
+        figures.rank_heatmap({"sum-rank": ranks, "mean case rank": ranks}, named, {"dice": "DSC"}),
+    )
     yield "dice_vs_ece", figures.dice_vs_ece(cases(keys, 0.8), cases(keys, 0.05, seed=1), named)
     yield "reliability", figures.reliability({k: b["top"] for k, b in mine.items()}, named)
     yield "reliability_per_class", figures.reliability_per_class(per_class, named, classes)
     yield "risk_coverage", figures.risk_coverage({k: b["fine"] for k, b in mine.items()}, named)
-    yield "robustness", figures.robustness(noise_table(keys, ("Gaussian noise", "Blur", "Gamma")), named)
+    yield (
+        "robustness",
+        figures.robustness(noise_table(keys, ("Gaussian noise", "Blur", "Gamma")), named),
+    )
     yield "sensitivity", figures.sensitivity(tried_table(keys), named)
     yield "backbones", figures.backbones({"dice": interval, "ece": interval}, named)
-    yield "objectives", figures.objectives({"dice": means[list(keys)[:4]], "ece": means[list(keys)[:4]]}, named)
+    yield (
+        "objectives",
+        figures.objectives({"dice": means[list(keys)[:4]], "ece": means[list(keys)[:4]]}, named),
+    )
     yield "learning_curves", figures.learning_curves(logs(keys), named)
     square = rng.normal(0, 3, (n + 1, n + 1))
-    yield "mean_logits", figures.mean_logits(dict.fromkeys(list(keys)[:2], square), named, ["background", *classes])
-    yield "qualitative", figures.qualitative(image, mask, outcomes, named, classes, COLOURS[:n], title="case 1")
+    yield (
+        "mean_logits",
+        figures.mean_logits(dict.fromkeys(list(keys)[:2], square), named, ["background", *classes]),
+    )
+    yield (
+        "qualitative",
+        figures.qualitative(image, mask, outcomes, named, classes, COLOURS[:n], title="case 1"),
+    )
     yield "penalty_shape", figures.penalty_shape(8.0)
 
 
@@ -189,21 +236,29 @@ def test_the_layout_check_can_fail(monkeypatch):
         check_layout(figure, monkeypatch)
 
 
-# One look ---------------------------------------------------------------------------------------------------------------
+# One look
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_looks_tell_contenders_apart_and_methods_keep_their_colour():
     assert set(style.METHODS) == set(LOSSES)
     assert set(style.NETWORKS) == set(NETWORKS)
-    assert len({(look.colour, look.marker, str(look.line)) for look in map(figures.look_of, KEYS)}) == len(KEYS)
-    assert {figures.colour_of(f"{network} mbls") for network in NETWORKS} == {figures.colour_of("mbls")}
+    assert len(
+        {(look.colour, look.marker, str(look.line)) for look in map(figures.look_of, KEYS)}
+    ) == len(KEYS)
+    assert {figures.colour_of(f"{network} mbls") for network in NETWORKS} == {
+        figures.colour_of("mbls")
+    }
     assert figures.colour_of("mbls penalty=l2") != figures.colour_of("mbls")
     assert figures.look_of("a_new_loss") == figures.look_of("a_new_loss")
     assert figures.colour_of("a_new_loss") not in {colour for colour, _ in style.METHODS.values()}
 
 
-# Linear RGB as the two common kinds of colour blindness see it (Viénot, Brettel and Mollon 1999, through LMS cones).
-TO_LMS = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
+# Linear RGB as the two common kinds of colour blindness see it (Viénot, Brettel and Mollon 1999,
+# through LMS cones).
+TO_LMS = np.array(
+    [[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]]
+)
 SEEN = {
     "normal": np.eye(3),
     "protan": np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]]),
@@ -215,7 +270,9 @@ def lab(colour, kind):
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     linear = np.clip(np.linalg.inv(TO_LMS) @ SEEN[kind] @ TO_LMS @ linear, 0, 1)
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
     x, y, z = np.cbrt(to_xyz @ linear / np.array([0.9505, 1, 1.089]))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
@@ -225,7 +282,9 @@ def test_colours_differ_for_colour_blind_readers(kind):
     colours = {key: lab(colour, kind) for key, (colour, _) in style.METHODS.items()}
     for (a, one), (b, two) in itertools.combinations(colours.items(), 2):
         assert np.linalg.norm(one - two) > 12, (a, b)
-    assert np.linalg.norm(lab("#00A000", "deutan") - lab("#B07000", "deutan")) < 12  # what the test would refuse
+    assert (
+        np.linalg.norm(lab("#00A000", "deutan") - lab("#B07000", "deutan")) < 12
+    )  # what the test would refuse
 
 
 @pytest.mark.parametrize("kind", SEEN)
@@ -247,11 +306,17 @@ def test_no_bar_of_a_class_has_a_colour():
 def test_a_class_is_drawn_as_its_legend_says(bins):
     mask = np.arange(12).reshape(3, 4).repeat(3, 0).repeat(3, 1)
     outcome = figures.Outcome(mask, np.ones(mask.shape), bins["ce"]["top"])
-    figure = figures.qualitative(mask, mask, {"ce": outcome}, labels(["ce"]), CLASSES[:11], COLOURS[:11])
+    figure = figures.qualitative(
+        mask, mask, {"ce": outcome}, labels(["ce"]), CLASSES[:11], COLOURS[:11]
+    )
     (legend,) = figure.legends
     ax = next(ax for ax in figure.axes if ax.get_title() == "ce")
-    drawn = [(to_hex(c.get_edgecolor()[0]), c.get_linestyle()[0][1] is not None) for c in ax.collections]
-    told = [(to_hex(h.get_edgecolor()), h._dash_pattern[1] is not None) for h in legend.get_patches()]
+    drawn = [
+        (to_hex(c.get_edgecolor()[0]), c.get_linestyle()[0][1] is not None) for c in ax.collections
+    ]
+    told = [
+        (to_hex(h.get_edgecolor()), h._dash_pattern[1] is not None) for h in legend.get_patches()
+    ]
     assert drawn == told
     assert len(set(drawn)) == 11  # a colour that comes again is dashed
     assert [t.get_text() for t in legend.get_texts()] == CLASSES[:11]
@@ -262,8 +327,13 @@ def test_the_same_colour_in_every_figure(bins):
     for name, figure in every_figure(keys, CLASSES[:2], bins):
         if name in ("rank_heatmap", "mean_logits", "penalty_shape", "qualitative"):
             continue  # coloured by rank or class
-        artists = [*figure.findobj(matplotlib.lines.Line2D), *figure.findobj(matplotlib.patches.Patch)]
-        used = {to_hex(a.get_color() if hasattr(a, "get_color") else a.get_facecolor()) for a in artists}
+        artists = [
+            *figure.findobj(matplotlib.lines.Line2D),
+            *figure.findobj(matplotlib.patches.Patch),
+        ]
+        used = {
+            to_hex(a.get_color() if hasattr(a, "get_color") else a.get_facecolor()) for a in artists
+        }
         assert {figures.colour_of(key).lower() for key in keys} <= used, name
 
 
@@ -271,16 +341,21 @@ def test_users_settings_change_nothing_and_none_are_left_behind():
     before = dict(matplotlib.rcParams)
     plain = figures.penalty_shape()
     assert dict(matplotlib.rcParams) == before
-    with matplotlib.rc_context({"font.size": 30, "axes.labelsize": 30, "xtick.labelsize": 30, "figure.facecolor": "black"}):
+    with matplotlib.rc_context(
+        {"font.size": 30, "axes.labelsize": 30, "xtick.labelsize": 30, "figure.facecolor": "black"}
+    ):
         other = figures.penalty_shape()
         other.draw_without_rendering()
     plain.draw_without_rendering()
-    for a, b in zip(plain.findobj(matplotlib.text.Text), other.findobj(matplotlib.text.Text), strict=True):
+    for a, b in zip(
+        plain.findobj(matplotlib.text.Text), other.findobj(matplotlib.text.Text), strict=True
+    ):
         assert a.get_fontsize() == b.get_fontsize()
     assert other.get_facecolor() == plain.get_facecolor()
 
 
-# Numbers ----------------------------------------------------------------------------------------------------------------
+# Numbers
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def aurc_by_voxel(count, hit):
@@ -295,7 +370,13 @@ def aurc_by_voxel(count, hit):
 
 @pytest.mark.parametrize(
     ("count", "hit"),
-    [([1, 3, 0, 2], [0, 2, 0, 2]), ([4], [1]), ([0, 5, 0], [0, 5, 0]), ([2, 2, 3], [2, 0, 1]), ([0, 3, 2, 0], [0, 0, 2, 0])],
+    [
+        ([1, 3, 0, 2], [0, 2, 0, 2]),
+        ([4], [1]),
+        ([0, 5, 0], [0, 5, 0]),
+        ([2, 2, 3], [2, 0, 1]),
+        ([0, 3, 2, 0], [0, 0, 2, 0]),
+    ],
 )
 def test_aurc_is_the_mean_over_all_orders(count, hit):
     sums = {"count": np.array(count, float), "hit": np.array(hit, float)}
@@ -334,7 +415,9 @@ def test_the_ellipse_of_the_mean_is_hotellings():
     n, inverse = len(points), np.linalg.inv(np.cov(points.T))
     for x in boundary(values.mean_oval(points)):
         away = x - points.mean(0)
-        assert n * away @ inverse @ away == pytest.approx(2 * (n - 1) / (n - 2) * f.ppf(0.95, 2, n - 2), rel=1e-6)
+        assert n * away @ inverse @ away == pytest.approx(
+            2 * (n - 1) / (n - 2) * f.ppf(0.95, 2, n - 2), rel=1e-6
+        )
 
 
 def test_ellipses_hold_what_they_promise():
@@ -343,44 +426,67 @@ def test_ellipses_hold_what_they_promise():
 
     def holds(oval, x):
         turn = np.radians(oval.angle)
-        away = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) @ (x - np.array(oval.centre))
+        away = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) @ (
+            x - np.array(oval.centre)
+        )
         return (2 * away[0] / oval.width) ** 2 + (2 * away[1] / oval.height) ** 2 <= 1
 
-    found = [holds(values.mean_oval(rng.normal(size=(8, 2)) @ mix), np.zeros(2)) for _ in range(600)]
+    found = [
+        holds(values.mean_oval(rng.normal(size=(8, 2)) @ mix), np.zeros(2)) for _ in range(600)
+    ]
     assert np.mean(found) == pytest.approx(0.95, abs=0.025)
     points = rng.normal(size=(2000, 2)) @ mix
-    assert np.mean([holds(values.spread_oval(points), x) for x in points]) == pytest.approx(0.5, abs=0.03)
+    assert np.mean([holds(values.spread_oval(points), x) for x in points]) == pytest.approx(
+        0.5, abs=0.03
+    )
     assert values.mean_oval(points[:2]) is None
 
 
-# Values drawn are values given ------------------------------------------------------------------------------------------
+# Values drawn are values given
+# ------------------------------------------------------------------------------------------
 
 
 def test_radar_puts_the_best_outside_and_prints_both_ends():
     table = pd.DataFrame({"a": [0.2, 0.4], "b": [0.9, 0.6], "c": [0.5, 0.505]}, ["ce", "mbls"])
-    figure = figures.radar([figures.Web("ECE ↓", table, ["lower", "lower", "higher"])], labels(["ce", "mbls"]))
+    figure = figures.radar(
+        [figures.Web("ECE ↓", table, ["lower", "lower", "higher"])], labels(["ce", "mbls"])
+    )
     found = lines(figure.axes[0])
     radius = {key: np.hypot(*found[look(key)].T)[:3] for key in ("ce", "mbls")}
     assert radius["ce"][:2] == pytest.approx([1, 0.25])
     assert radius["mbls"] == pytest.approx([0.25, 1, 1])
-    assert 0.8 < radius["ce"][2] < 1  # 1 % apart is drawn as a small way, though it is all the way from worst to best
+    assert (
+        0.8 < radius["ce"][2] < 1
+    )  # 1 % apart is drawn as a small way, though it is all the way from worst to best
     text = all_text(figure)
     assert "a\n0.400 → 0.200" in text
     assert "c\n0.480 → 0.505" in text
 
 
 def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
-    table = pd.DataFrame({"dice": [1.0, 2.0, 3.0], "ece": [2.5, np.nan, 1.0], "rank": [1.0, 2.0, 3.0]}, ["ls", "ce", "mbls"])
-    figure = figures.rank_heatmap({"sum-rank": table}, labels(table.index), {"dice": "DSC", "ece": "ECE"})
-    cells = {(t.get_position()[::-1]): (t.get_text(), t.get_fontweight()) for t in figure.axes[0].texts}
+    table = pd.DataFrame(
+        {"dice": [1.0, 2.0, 3.0], "ece": [2.5, np.nan, 1.0], "rank": [1.0, 2.0, 3.0]},
+        ["ls", "ce", "mbls"],
+    )
+    figure = figures.rank_heatmap(
+        {"sum-rank": table}, labels(table.index), {"dice": "DSC", "ece": "ECE"}
+    )
+    cells = {
+        (t.get_position()[::-1]): (t.get_text(), t.get_fontweight()) for t in figure.axes[0].texts
+    }
     assert cells[0, 0] == ("1", "bold")
     assert cells[1, 1] == ("–", "normal")
     assert cells[2, 1] == ("1", "bold")
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["DSC", "ECE", "rank"]
     heat, bar = figure.axes[0].images[0], figure.axes[1]
     assert heat.get_array()[0, 0] < heat.get_array()[2, 0]
-    assert (bar.get_ylabel(), [t.get_text() for t in bar.get_yticklabels()]) == ("rank", ["1, best", "3"])
-    ends = [mesh.cmap(mesh.norm(tick)) for mesh in bar.collections[-1:] for tick in bar.get_yticks()]
+    assert (bar.get_ylabel(), [t.get_text() for t in bar.get_yticklabels()]) == (
+        "rank",
+        ["1, best", "3"],
+    )
+    ends = [
+        mesh.cmap(mesh.norm(tick)) for mesh in bar.collections[-1:] for tick in bar.get_yticks()
+    ]
     assert ends == [heat.cmap(heat.norm(rank)) for rank in (1.0, 3.0)]
     assert len(set(ends)) == 2
 
@@ -402,11 +508,23 @@ def test_dice_vs_ece_draws_each_case_and_the_means():
 
 
 def test_reliability_draws_accuracy_gap_counts_and_ece():
-    sums = {"count": np.array([0, 40.0, 60.0]), "conf": np.array([0, 20.0, 54.0]), "hit": np.array([0, 30.0, 48.0])}
+    sums = {
+        "count": np.array([0, 40.0, 60.0]),
+        "conf": np.array([0, 20.0, 54.0]),
+        "hit": np.array([0, 30.0, 48.0]),
+    }
     figure = figures.reliability({"mbls": sums}, labels(["mbls"]))
     top, bottom = figure.axes[:2]
-    bars = {(round(p.get_x() + p.get_width() / 2, 4), round(p.get_y(), 4), round(p.get_height(), 4)) for p in top.patches}
-    assert bars == {(0.5, 0, 0.75), (0.8333, 0, 0.8), (0.5, 0.5, 0.25), (0.8333, 0.8, 0.1)}  # accuracy, and the gaps
+    bars = {
+        (round(p.get_x() + p.get_width() / 2, 4), round(p.get_y(), 4), round(p.get_height(), 4))
+        for p in top.patches
+    }
+    assert bars == {
+        (0.5, 0, 0.75),
+        (0.8333, 0, 0.8),
+        (0.5, 0.5, 0.25),
+        (0.8333, 0.8, 0.1),
+    }  # accuracy, and the gaps
     hatched = {p.get_hatch()[0]: to_hex(p.get_edgecolor()) for p in top.patches if p.get_hatch()}
     assert hatched == {"/": style.OVER.lower(), "\\": style.UNDER.lower()}
     assert [round(p.get_height(), 4) for p in bottom.patches] == [0, 0.4, 0.6]
@@ -417,13 +535,18 @@ def test_reliability_draws_accuracy_gap_counts_and_ece():
 def test_reliability_per_class_as_diagrams_and_as_lines(bins):
     keys = ["ce", "mbls"]
     some = {key: {what: sums[1:] for what, sums in bins[key]["per_class"].items()} for key in keys}
-    each = {(k, i): {what: sums[i] for what, sums in some[k].items()} for k in keys for i in range(3)}
+    each = {
+        (k, i): {what: sums[i] for what, sums in some[k].items()} for k in keys for i in range(3)
+    }
     figure = figures.reliability_per_class(some, labels(keys), ["RV", "MYO", "LV"])
     text = all_text(figure)
     for (key, i), part in each.items():
         assert f"{LABELS[key]}: {['RV', 'MYO', 'LV'][i]}" in text
         assert f"ECE {values.bin_ece(part):.3f}" in text
-    wide = {key: {what: np.tile(sums, (4, 1)) for what, sums in part.items()} for key, part in some.items()}
+    wide = {
+        key: {what: np.tile(sums, (4, 1)) for what, sums in part.items()}
+        for key, part in some.items()
+    }
     figure = figures.reliability_per_class(wide, labels(keys), CLASSES)
     tops = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in tops] == CLASSES
@@ -438,7 +561,9 @@ def test_risk_coverage_prints_the_area(bins):
     figure = figures.risk_coverage({key: bins[key]["fine"] for key in keys}, labels(keys))
     for key in keys:
         assert f"{LABELS[key]}: {figures.aurc(bins[key]['fine']):.4f}" in all_text(figure)
-        np.testing.assert_allclose(lines(figure.axes[0])[look(key)].T, figures.risk_curve(bins[key]["fine"]))
+        np.testing.assert_allclose(
+            lines(figure.axes[0])[look(key)].T, figures.risk_curve(bins[key]["fine"])
+        )
 
 
 def test_robustness_draws_the_noise_levels_with_smaller_markers():
@@ -446,7 +571,11 @@ def test_robustness_draws_the_noise_levels_with_smaller_markers():
     figure = figures.robustness(table, labels(["ce", "mbls"]))
     for key in ("ce", "mbls"):
         colour, marker = look(key)
-        dots = [line for line in figure.axes[0].lines if (line.get_color(), line.get_marker()) == (colour, marker)]
+        dots = [
+            line
+            for line in figure.axes[0].lines
+            if (line.get_color(), line.get_marker()) == (colour, marker)
+        ]
         mine = table[table["contender"] == key]
         np.testing.assert_allclose([d.get_xydata()[0] for d in dots], mine[["dice", "ece"]])
         assert np.all(np.diff([d.get_markersize() for d in dots]) < 0)
@@ -459,8 +588,15 @@ def test_sensitivity_draws_means_over_seeds_and_rings_the_chosen():
     assert [t.get_text() for t in figure.axes[2].get_xticklabels()] == ["5", "8", "10"]
     assert figure.axes[2].get_xlabel() == "margin"
     assert figure.axes[0].get_ylabel() == f"validation {METRICS['dice'].label} ↑"
-    for ax, (metric, key) in zip(figure.axes, itertools.product(("dice", "ece"), ("ls", "mbls")), strict=True):
-        means = table[table["contender"] == key].groupby("setting", sort=False)[metric].mean().to_numpy()
+    for ax, (metric, key) in zip(
+        figure.axes, itertools.product(("dice", "ece"), ("ls", "mbls")), strict=True
+    ):
+        means = (
+            table[table["contender"] == key]
+            .groupby("setting", sort=False)[metric]
+            .mean()
+            .to_numpy()
+        )
         np.testing.assert_allclose(lines(ax)[look(key)][:, 1], means)
         np.testing.assert_allclose(lines(ax)[style.INK, "o"], [[1, means[1]]])
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
@@ -468,17 +604,25 @@ def test_sensitivity_draws_means_over_seeds_and_rings_the_chosen():
 
 def test_backbones_draw_means_with_their_intervals():
     cells = pd.MultiIndex.from_product([["U-Net", "TransUNet"], ["ce", "mbls"]])
-    table = pd.DataFrame({"mean": [0.1, 0.2, 0.3, 0.4], "low": [0.0, 0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5, 0.6]}, cells)
+    table = pd.DataFrame(
+        {"mean": [0.1, 0.2, 0.3, 0.4], "low": [0.0, 0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5, 0.6]},
+        cells,
+    )
     figure = figures.backbones({"ece": table}, labels(["ce", "mbls"]))
     drawn = sorted(tuple(line.get_ydata()) for line in figure.axes[0].lines)
-    assert drawn == sorted([(m,) for m in table["mean"]] + list(zip(table["low"], table["high"], strict=True)))
+    assert drawn == sorted(
+        [(m,) for m in table["mean"]] + list(zip(table["low"], table["high"], strict=True))
+    )
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "TransUNet"]
 
 
 def test_objectives_are_shares_of_the_sum():
     table = pd.DataFrame({"ce": [0.2, 0.5], "mbls": [0.6, 0.5]}, ["RV", "LV"])
     figure = figures.objectives({"cece": table}, labels(["ce", "mbls"]))
-    bars = [(to_hex(p.get_facecolor()), round(p.get_x(), 6), round(p.get_width(), 6)) for p in figure.axes[0].patches]
+    bars = [
+        (to_hex(p.get_facecolor()), round(p.get_x(), 6), round(p.get_width(), 6))
+        for p in figure.axes[0].patches
+    ]
     ce, mbls = (figures.colour_of(key).lower() for key in ("ce", "mbls"))
     assert bars == [(ce, 0, 0.25), (mbls, 0.25, 0.75), (ce, 0, 0.5), (mbls, 0.5, 0.5)]
     assert {"0.200", "0.600", "0.500"} <= set(all_text(figure).split("\n"))
@@ -491,13 +635,20 @@ def test_learning_curves_are_means_of_runs_with_the_best_epoch_marked():
         mean = np.mean([run[column] for run in found["mbls"]], axis=0)
         np.testing.assert_allclose(ax.lines[0].get_ydata(), mean)
     best = np.mean([run["val_dice"] for run in found["mbls"]], axis=0).argmax()
-    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [best + 1, best + 1]  # counted from 1
+    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [
+        best + 1,
+        best + 1,
+    ]  # counted from 1
     assert len(figure.axes[0].collections) == 1  # the band
 
 
 def test_a_network_that_knows_nothing_yet_does_not_flatten_its_learning_curve():
     log = pd.DataFrame(
-        {"epoch": range(20), "val_dice": [0.0, 0.1] + [0.8, 0.82] * 9, "val_ece": [0.9, 0.8] + [0.05, 0.06] * 9}
+        {
+            "epoch": range(20),
+            "val_dice": [0.0, 0.1] + [0.8, 0.82] * 9,
+            "val_ece": [0.9, 0.8] + [0.05, 0.06] * 9,
+        }
     )
     dice, ece = figures.learning_curves({"ce": [log]}, labels(["ce"])).axes
     for ax, low, high in ((dice, 0.8, 0.82), (ece, 0.05, 0.06)):
@@ -512,7 +663,12 @@ def test_mean_logits_are_bars_grouped_by_true_class():
     figure = figures.mean_logits({"ce": table}, labels(["ce"]), ["background", "tumour"])
     bars = figure.axes[0].patches
     assert [p.get_height() for p in bars] == [1, 0, -1, 0]
-    assert [bool(p.get_hatch()) for p in bars] == [True, False, False, True]  # the logit of the true class
+    assert [bool(p.get_hatch()) for p in bars] == [
+        True,
+        False,
+        False,
+        True,
+    ]  # the logit of the true class
     numbers = [(*text.xy, text.get_text()) for text in figure.axes[0].texts if hasattr(text, "xy")]
     middles = [bar.get_x() + bar.get_width() / 2 for bar in bars]
     assert numbers == [(pytest.approx(middles[0]), 1, "0"), (pytest.approx(middles[2]), -1, "1")]
@@ -532,7 +688,10 @@ def test_mean_logits_of_many_classes_are_a_matrix(n, monkeypatch):
     assert len(shown) == (2 if n > 6 else 0)
     for picture, values_ in zip(shown, (table, table + 5), strict=False):
         np.testing.assert_array_equal(picture.get_array().filled(np.nan), values_)
-        assert picture.get_clim() == (min(np.nanmin(table), 0), np.nanmax(table) + 5)  # one scale for all
+        assert picture.get_clim() == (
+            min(np.nanmin(table), 0),
+            np.nanmax(table) + 5,
+        )  # one scale for all
 
 
 def test_the_penalty_and_its_slope_are_those_of_the_loss():
@@ -543,7 +702,11 @@ def test_the_penalty_and_its_slope_are_those_of_the_loss():
         value = margin_penalty(logits, margin=6.0)
         value.backward()
         assert np.interp(distance, *top.lines[0].get_data()) == pytest.approx(value.item())
-        level = next(line.get_ydata()[0] for line in bottom.lines if line.get_xdata()[0] <= distance <= line.get_xdata()[1])
+        level = next(
+            line.get_ydata()[0]
+            for line in bottom.lines
+            if line.get_xdata()[0] <= distance <= line.get_xdata()[1]
+        )
         assert level == pytest.approx(-logits.grad[0, 1].item())
 
 
@@ -552,25 +715,38 @@ def test_qualitative_shows_masks_confidence_and_reliability(bins):
     mask = np.array([[0, 1, 2]] * 4)
     confidence = np.full((4, 3), 0.7)
     outcome = figures.Outcome(mask, confidence, bins["ce"]["top"])
-    figure = figures.qualitative(image, mask, {"ce": outcome}, labels(["ce"]), ["one", "two"], COLOURS[:2])
-    pictures = {ax.get_title(): ax.images[0].get_array() for ax in figure.axes if ax.images and ax.get_title()}
+    figure = figures.qualitative(
+        image, mask, {"ce": outcome}, labels(["ce"]), ["one", "two"], COLOURS[:2]
+    )
+    pictures = {
+        ax.get_title(): ax.images[0].get_array()
+        for ax in figure.axes
+        if ax.images and ax.get_title()
+    }
     np.testing.assert_array_equal(pictures["image"], image)
     np.testing.assert_array_equal(pictures["ce"], image)
     for ax in figure.axes:
         outlines = [c for c in ax.collections if isinstance(c, QuadContourSet)]
         assert [to_hex(c.get_edgecolor()[0]) for c in outlines] == (
-            [colour.lower() for colour in COLOURS[:2]] if ax.get_title() in ("reference", "ce") else []
+            [colour.lower() for colour in COLOURS[:2]]
+            if ax.get_title() in ("reference", "ce")
+            else []
         )
         for k, outline in enumerate(outlines, start=1):
             (path,) = outline.get_paths()
             rows, columns = np.indices(mask.shape)
-            inside = path.contains_points(np.stack([columns.ravel(), rows.ravel()], 1)).reshape(mask.shape)
+            inside = path.contains_points(np.stack([columns.ravel(), rows.ravel()], 1)).reshape(
+                mask.shape
+            )
             np.testing.assert_array_equal(inside, mask == k)
-    assert any(ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes)
+    assert any(
+        ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes
+    )
     assert f"ECE {values.bin_ece(bins['ce']['top']):.3f}" in all_text(figure)
 
 
-# Too little, or nothing -------------------------------------------------------------------------------------------------
+# Too little, or nothing
+# -------------------------------------------------------------------------------------------------
 
 
 def test_what_has_no_value_is_said(bins, monkeypatch):
@@ -605,11 +781,14 @@ def test_what_has_no_value_is_said(bins, monkeypatch):
         check_layout(figure, monkeypatch)
     assert "no voxels" in all_text(figures.reliability(top, named))
     assert "no voxels" in all_text(figures.risk_coverage({"ce": empty}, named))
-    assert "no values" in all_text(figures.radar([figures.Web("DSC", web_.values * np.nan, ["higher"] * 3)], named))
+    assert "no values" in all_text(
+        figures.radar([figures.Web("DSC", web_.values * np.nan, ["higher"] * 3)], named)
+    )
     assert "too few cases" in all_text(figures.dice_vs_ece(gone.head(1), gone.head(1), named))
 
 
-# Files ------------------------------------------------------------------------------------------------------------------
+# Files
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def test_files_are_the_same_every_time(tmp_path):
@@ -631,7 +810,10 @@ def test_all_names_lead_somewhere():
 
 
 def test_a_contact_sheet_needs_neither_torch_nor_pandas():
-    code = (
-        "import sys; from segcal.figures import contact_sheet; print([m for m in ('torch', 'pandas') if m in sys.modules])"
+    code = "import sys; from segcal.figures import contact_sheet; print([m for m in ('torch', 'pandas') if m in sys.modules])"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -19,19 +19,19 @@ from test_figures import all_text, check_layout, lines, look
 from typer.testing import CliRunner
 
 from segcal.cli import app
+from segcal.compare import read_results
+from segcal.compare.ranking import rank_results
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
-from segcal.evaluation import evaluate
 from segcal.figures import FIGURES, aurc, colour_of, save_figures
 from segcal.figures.from_networks import median_case
 from segcal.figures.style import OVER
-from segcal.inference import open_run
+from segcal.folders import read_json, save_weights, write_json
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import build_network
-from segcal.ranking import rank_results
-from segcal.results import read_results
-from segcal.store import read_json, save_weights, write_json
+from segcal.predictors.run import open_run
+from segcal.scoring import evaluate
 from segcal.types import UserError
 
 NOISE = (0.01, 0.03, 0.05)
@@ -55,7 +55,9 @@ KEYS = {
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory):
-    """All methods on one data set of two classes: settings tried, noise, a variant, other networks, two cases a patient."""
+    """All methods on one data set of two classes: settings tried, noise, a variant, other networks,
+    two cases a patient.
+    """
     root = tmp_path_factory.mktemp("study")
     common = {
         "n_cases": 8,
@@ -68,7 +70,15 @@ def study(tmp_path_factory):
             made_run(root, loss, loss, **common)
     for margin, lift in ((5.0, 0.0), (8.0, 0.05), (10.0, -0.05)):
         for seed in (0, 1):
-            made_run(root, f"mbls-{margin:g}-{seed}", "mbls", settings={"margin": margin}, lift=lift, seed=seed, **common)
+            made_run(
+                root,
+                f"mbls-{margin:g}-{seed}",
+                "mbls",
+                settings={"margin": margin},
+                lift=lift,
+                seed=seed,
+                **common,
+            )
     made_run(root, "l2", "mbls", settings={"penalty": "l2"}, **common)
     for loss in ("ce", "mbls"):
         made_run(root, f"transunet-{loss}", loss, network="transunet", **common)
@@ -120,7 +130,10 @@ def test_robustness_draws_the_means_of_the_chosen_runs(results, study):
     levels = ["", *(f"gaussian_noise:{s:g}" for s in NOISE)]
     for key, runs in CHOSEN.items():
         folders = [study / run for run in runs]
-        expected = [[mean(folders, "dice", "mean", level), mean(folders, "ece", "all", level)] for level in levels]
+        expected = [
+            [mean(folders, "dice", "mean", level), mean(folders, "ece", "all", level)]
+            for level in levels
+        ]
         np.testing.assert_allclose(lines(ax)[colour_of(key), ""], expected)
 
 
@@ -149,15 +162,24 @@ def test_ranks_are_those_of_the_ranking(results):
     cells = [t.get_text() for t in figure.axes[0].texts]
     expected = ranking.sum_rank.loc[[keys[label] for label in order], [*columns, "rank"]]
     assert cells == [f"{v:g}" for v in expected.to_numpy().ravel()]
-    means = ranking.case_rank.loc[expected.index, ["dice", "asd", "ece", "cece", "mean"]].to_numpy().ravel()
+    means = (
+        ranking.case_rank.loc[expected.index, ["dice", "asd", "ece", "cece", "mean"]]
+        .to_numpy()
+        .ravel()
+    )
     assert [float(t.get_text()) for t in figure.axes[1].texts] == pytest.approx(means, abs=0.005)
     assert list(expected["rank"]) == sorted(expected["rank"])
 
 
 def test_sensitivity_reads_validation_scores(results, study):
     figure = FIGURES["sensitivity"].draw(results, "made")
-    assert [ax.get_title() for ax in figure.axes if ax.get_title()] == ["MbLS"]  # nothing else was tried twice
-    infos = [[read_json(study / f"mbls-{m}-{seed}" / "run.json")["best"] for seed in (0, 1)] for m in (5, 8, 10)]
+    assert [ax.get_title() for ax in figure.axes if ax.get_title()] == [
+        "MbLS"
+    ]  # nothing else was tried twice
+    infos = [
+        [read_json(study / f"mbls-{m}-{seed}" / "run.json")["best"] for seed in (0, 1)]
+        for m in (5, 8, 10)
+    ]
     for ax, score in zip(figure.axes, ("val_dice", "val_ece"), strict=True):
         means = [np.mean([best[score] for best in pair]) for pair in infos]
         np.testing.assert_allclose(lines(ax)[look("mbls")][:, 1], means)
@@ -167,9 +189,13 @@ def test_sensitivity_reads_validation_scores(results, study):
 def test_backbones_compare_what_ran_on_several_networks(results, study):
     figure = FIGURES["backbones"].draw(results, "made")
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "TransUNet"]
-    found = sorted(line.get_ydata()[0] for line in figure.axes[0].lines if len(line.get_ydata()) == 1)
+    found = sorted(
+        line.get_ydata()[0] for line in figure.axes[0].lines if len(line.get_ydata()) == 1
+    )
     groups = [["ce"], CHOSEN["mbls"], ["transunet-ce"], ["transunet-mbls"]]
-    assert found == pytest.approx(sorted(mean([study / run for run in runs], "dice", "mean") for runs in groups))
+    assert found == pytest.approx(
+        sorted(mean([study / run for run in runs], "dice", "mean") for runs in groups)
+    )
 
 
 def test_bins_of_all_seeds_are_added_up(results, study):
@@ -178,12 +204,16 @@ def test_bins_of_all_seeds_are_added_up(results, study):
     assert f"MbLS: {aurc(fine):.4f}" in all_text(FIGURES["risk_coverage"].draw(results, "made"))
     gap = np.sum([np.subtract(e["top"]["conf"], e["top"]["hit"]) for e in entries], axis=0)
     count = np.sum([e["top"]["count"] for e in entries])
-    assert f"ECE {np.abs(gap).sum() / count:.3f}" in all_text(FIGURES["reliability"].draw(results, "made"))
+    assert f"ECE {np.abs(gap).sum() / count:.3f}" in all_text(
+        FIGURES["reliability"].draw(results, "made")
+    )
     mean_logits = FIGURES["mean_logits"].draw(results, "made")
     assert [ax.get_title() for ax in mean_logits.axes] == ["CE", "MbLS"]
     sums = [np.array(e["mean_logits"]) * np.array(e["voxels"])[:, None] for e in entries]
     expected = sum(sums) / sum(np.array(e["voxels"]) for e in entries)[:, None]
-    np.testing.assert_allclose([p.get_height() for p in mean_logits.axes[1].patches], expected.T.ravel())
+    np.testing.assert_allclose(
+        [p.get_height() for p in mean_logits.axes[1].patches], expected.T.ravel()
+    )
 
 
 def test_the_margin_is_the_chosen_one_and_curves_are_the_logs(results, study):
@@ -196,22 +226,47 @@ def test_the_margin_is_the_chosen_one_and_curves_are_the_logs(results, study):
 
 def test_objectives_are_the_four(results):
     figure = FIGURES["objectives"].draw(results, "made")
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["CE", "CE+Dice", "MbLS", "MbLS+Dice"]
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["anterior", "posterior", "mean"]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == [
+        "CE",
+        "CE+Dice",
+        "MbLS",
+        "MbLS+Dice",
+    ]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [
+        "anterior",
+        "posterior",
+        "mean",
+    ]
 
 
 def test_axes_of_the_radar(tmp_path, results):
-    assert "HD95 ↓ (mm)\n" in all_text(FIGURES["radar"].draw(results, "made"))  # one data set of two classes: metrics
-    sets = {"acdc": ("RV", "MYO", "LV"), "busi": ("tumour",), "flare": ("liver", "kidney", "spleen", "pancreas")}
+    assert "HD95 ↓ (mm)\n" in all_text(
+        FIGURES["radar"].draw(results, "made")
+    )  # one data set of two classes: metrics
+    sets = {
+        "acdc": ("RV", "MYO", "LV"),
+        "busi": ("tumour",),
+        "flare": ("liver", "kidney", "spleen", "pancreas"),
+    }
     for (name, classes), loss in itertools.product(sets.items(), ("ce", "mbls")):
-        made_run(tmp_path / name, f"{name}-{loss}", loss, dataset=name, classes=classes, n_cases=3, n_voxels=300)
+        made_run(
+            tmp_path / name,
+            f"{name}-{loss}",
+            loss,
+            dataset=name,
+            classes=classes,
+            n_cases=3,
+            n_voxels=300,
+        )
     few = read_results([tmp_path / "acdc", tmp_path / "busi"])
     figure = FIGURES["radar"].draw(few, "acdc")
     assert [ax.get_title() for ax in figure.axes] == ["DSC ↑ per class", "CECE ↓ per class"]
     assert "MYO\n" in all_text(figure)
     many = read_results([tmp_path / name for name in sets])
     assert "busi\n" in all_text(FIGURES["radar"].draw(many, "acdc"))
-    assert [ax.get_title() for ax in FIGURES["rank_heatmap"].draw(many, "acdc").axes][2] == "sum-rank, 3 data sets"
+    assert [ax.get_title() for ax in FIGURES["rank_heatmap"].draw(many, "acdc").axes][
+        2
+    ] == "sum-rank, 3 data sets"
     assert FIGURES["objectives"].draw(many, "acdc") is None  # neither was trained with Dice
 
 
@@ -250,7 +305,14 @@ def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     write_json(folder / "bins.json", bins)
     results = read_results([tmp_path])
     drawn = {key: row.draw(results, "made") for key, row in FIGURES.items()}
-    nothing = {"rank_heatmap", "robustness", "sensitivity", "backbones", "objectives", "qualitative"}
+    nothing = {
+        "rank_heatmap",
+        "robustness",
+        "sensitivity",
+        "backbones",
+        "objectives",
+        "qualitative",
+    }
     assert {key for key, figure in drawn.items() if figure is None} == nothing
     for figure in drawn.values():
         if figure is not None:
@@ -270,7 +332,8 @@ def test_runs_without_bins_are_named(tmp_path):
     assert FIGURES["reliability"].draw(results, "made") is None
 
 
-# One case, through real networks ---------------------------------------------------------------------------------------
+# One case, through real networks
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -278,10 +341,19 @@ def networks(tmp_path_factory):
     """Two runs with real, if untrained, networks on real, if synthetic, cases."""
     root = tmp_path_factory.mktemp("networks")
     cases = prepare("phantom", None, root, n_cases=8, shape=(4, 24, 28), workers=1).cases
-    write_json(cases.root / "cases.json", cases.info | {"orientation": "RAS"})  # from back to front, from left to right
+    write_json(
+        cases.root / "cases.json", cases.info | {"orientation": "RAS"}
+    )  # from back to front, from left to right
     for i, loss in enumerate(("ce", "mbls")):
-        data = {"name": cases.name, "classes": list(cases.classes), "channels": list(cases.channels), "regions": {}}
-        folder = made_run(root / "runs", loss, loss, dataset=cases.name, classes=cases.classes, data=cases.root)
+        data = {
+            "name": cases.name,
+            "classes": list(cases.classes),
+            "channels": list(cases.channels),
+            "regions": {},
+        }
+        folder = made_run(
+            root / "runs", loss, loss, dataset=cases.name, classes=cases.classes, data=cases.root
+        )
         info = read_json(folder / "run.json") | {"frame": [24, 28]}
         info["data"] = data | {"checksum": cases.info["checksum"]}
         info["settings"] |= {"network": {"name": "unet", "width": 4}}
@@ -299,7 +371,10 @@ def test_the_case_shown_is_the_one_in_the_middle(results, study):
     chosen = [c.runs for c in results.main("made")]
     dice = [{run: scored(study / run, "dice", "mean") for run in runs} for runs in chosen]
     cases = list(dice[0]["ce"])
-    means = {id: np.mean([np.mean([table[id] for table in runs.values()]) for runs in dice]) for id in cases}
+    means = {
+        id: np.mean([np.mean([table[id] for table in runs.values()]) for runs in dice])
+        for id in cases
+    }
     assert median_case(results, "made") == sorted(cases, key=means.get)[3]  # of eight
 
 
@@ -311,8 +386,14 @@ def test_one_case_through_the_networks(networks, monkeypatch):
     check_layout(figure, monkeypatch)
     image, label = volume(cases, case)
     z = max(range(len(label)), key=lambda i: int((label[i] > 0).sum()))
-    pictures = {ax.get_title(): ax.images[0].get_array() for ax in figure.axes if ax.images and ax.get_title()}
-    np.testing.assert_array_equal(pictures["image"], image[z, 0].numpy()[::-1, ::-1])  # front up, the right on the left
+    pictures = {
+        ax.get_title(): ax.images[0].get_array()
+        for ax in figure.axes
+        if ax.images and ax.get_title()
+    }
+    np.testing.assert_array_equal(
+        pictures["image"], image[z, 0].numpy()[::-1, ::-1]
+    )  # front up, the right on the left
     (shown,) = (ax for ax in figure.axes if ax.get_title() == "image")
     places = {text.get_text(): text.get_position() for text in shown.texts}
     assert places["R"][0] < places["L"][0]
@@ -322,8 +403,12 @@ def test_one_case_through_the_networks(networks, monkeypatch):
     turned = label[z].numpy()[::-1, ::-1]
     inside = [path.contains_points(np.argwhere(turned > 0)[:, ::-1]) for path in outlines]
     assert np.any(inside, axis=0).mean() > 0.9
-    confidence = torch.softmax(open_run(folder / "mbls").logits(image), 1).amax(1)[z].numpy()[::-1, ::-1]
-    assert any(ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes)
+    confidence = (
+        torch.softmax(open_run(folder / "mbls").logits(image), 1).amax(1)[z].numpy()[::-1, ::-1]
+    )
+    assert any(
+        ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes
+    )
     assert f"ECE {scored(folder / 'mbls', 'ece', 'all')[case]:.3f}" in all_text(figure)
 
 
@@ -335,7 +420,8 @@ def test_one_case_needs_weights_and_data(networks, tmp_path):
     assert FIGURES["qualitative"].draw(read_results([tmp_path]), cases.name) is None
 
 
-# Files and the command line ---------------------------------------------------------------------------------------------
+# Files and the command line
+# ---------------------------------------------------------------------------------------------
 
 
 def test_unknown_names_are_refused_before_anything_is_drawn(results, tmp_path):
@@ -348,21 +434,34 @@ def test_unknown_names_are_refused_before_anything_is_drawn(results, tmp_path):
 
 def test_the_verb(networks, tmp_path):
     folder, cases = networks
-    command = [sys.executable, "-c", "from segcal.cli import main; main()", "figures", folder, "--out", tmp_path, "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from segcal.cli import main; main()",
+        "figures",
+        folder,
+        "--out",
+        tmp_path,
+        "--json",
+    ]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = {row["figure"]: row for row in json.loads(done.stdout)}
     assert set(rows) == KEYS
     drawn = {key for key, row in rows.items() if row["file"]}
     assert KEYS - drawn == {"robustness", "sensitivity", "backbones", "objectives"}
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"{cases.name}-{key}.svg" for key in drawn)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        f"{cases.name}-{key}.svg" for key in drawn
+    )
     assert OVER.lower() in (tmp_path / f"{cases.name}-reliability.svg").read_text().lower()
 
 
 def test_some_figures_in_another_format(networks, tmp_path):
     folder, cases = networks
     wanted = ["--format", "pdf", "--figure", "radar", "--figure", "backbones"]
-    done = CliRunner().invoke(app, ["figures", str(folder), "-o", str(tmp_path), *wanted], env={"COLUMNS": "120"})
+    done = CliRunner().invoke(
+        app, ["figures", str(folder), "-o", str(tmp_path), *wanted], env={"COLUMNS": "120"}
+    )
     assert done.exit_code == 0, done.output
     assert [p.name for p in tmp_path.iterdir()] == [f"{cases.name}-radar.pdf"]
     assert "left out: needs runs of a method on several networks" in " ".join(done.stdout.split())

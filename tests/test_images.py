@@ -9,7 +9,16 @@ import SimpleITK as sitk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.data.images import Grid, from_array, on_grid, orientation, read, read_channels, read_single, restored
+from segcal.data.images import (
+    Grid,
+    from_array,
+    on_grid,
+    orientation,
+    read,
+    read_channels,
+    read_single,
+    restored,
+)
 from segcal.types import UserError
 
 TILT = (math.cos(0.3), -math.sin(0.3), 0.0, math.sin(0.3), math.cos(0.3), 0.0, 0.0, 0.0, 1.0)
@@ -25,7 +34,9 @@ def corner(grid):
 def test_resizing_keeps_the_field_of_view(size):
     new = GRID.with_size(size)
     np.testing.assert_allclose(corner(new), corner(GRID))
-    np.testing.assert_allclose(np.multiply(new.size, new.spacing), np.multiply(GRID.size, GRID.spacing))
+    np.testing.assert_allclose(
+        np.multiply(new.size, new.spacing), np.multiply(GRID.size, GRID.spacing)
+    )
 
 
 def test_resampling_rounds_sizes_and_keeps_the_corner():
@@ -37,7 +48,10 @@ def test_resampling_rounds_sizes_and_keeps_the_corner():
 @given(st.tuples(*[st.integers(1, 30)] * 3))
 def test_cropping_and_padding_move_by_whole_voxels(size):
     new = GRID.centred(size)
-    shift = np.linalg.solve(np.reshape(TILT, (3, 3)), np.subtract(new.origin, GRID.origin)) / GRID.spacing
+    shift = (
+        np.linalg.solve(np.reshape(TILT, (3, 3)), np.subtract(new.origin, GRID.origin))
+        / GRID.spacing
+    )
     np.testing.assert_allclose(shift, np.round(shift), atol=1e-9)
     assert new.size == size
     array = np.arange(720, dtype=np.float32).reshape(6, 10, 12) + 1
@@ -46,7 +60,8 @@ def test_cropping_and_padding_move_by_whole_voxels(size):
 
 
 @pytest.mark.parametrize(
-    "grid", [GRID.with_size((24, 20, 12)), GRID.centred((20, 16, 9)), GRID.with_spacing((0.4, 0.45, 1.5))]
+    "grid",
+    [GRID.with_size((24, 20, 12)), GRID.centred((20, 16, 9)), GRID.with_spacing((0.4, 0.45, 1.5))],
 )
 def test_a_finer_or_wider_grid_and_back_is_lossless_for_labels(grid):
     label = np.random.default_rng(0).integers(0, 4, (6, 10, 12)).astype(np.uint8)
@@ -61,7 +76,9 @@ def test_linear_for_images_nearest_for_labels():
     fine = GRID.with_size((24, 10, 6))
     smooth = sitk.GetArrayFromImage(on_grid(from_array(ramp, GRID), fine, labels=False))
     np.testing.assert_allclose(smooth[0, 0, 1:-1], np.arange(0.25, 11.2, 0.5), atol=1e-4)
-    steps = sitk.GetArrayFromImage(on_grid(from_array(ramp.astype(np.uint8), GRID), fine, labels=True))
+    steps = sitk.GetArrayFromImage(
+        on_grid(from_array(ramp.astype(np.uint8), GRID), fine, labels=True)
+    )
     np.testing.assert_array_equal(steps[0, 0], np.repeat(np.arange(12), 2))
 
 
@@ -84,10 +101,15 @@ def test_dimensions_become_volumes_and_channels(tmp_path):
     sitk.WriteImage(sitk.GetImageFromArray(np.full((5, 7), 9, np.uint8)), str(flat))
     assert read_single(flat).GetSize() == (7, 5, 1)
     colour = tmp_path / "colour.png"
-    sitk.WriteImage(sitk.GetImageFromArray(np.full((5, 7, 3), 90, np.uint8), isVector=True), str(colour))
+    sitk.WriteImage(
+        sitk.GetImageFromArray(np.full((5, 7, 3), 90, np.uint8), isVector=True), str(colour)
+    )
     assert sitk.GetArrayFromImage(read(colour)).mean() == pytest.approx(90)
     four = tmp_path / "four.nii.gz"
-    sitk.WriteImage(sitk.JoinSeries([from_array(np.full((6, 10, 12), i, np.float32), GRID) for i in range(3)]), str(four))
+    sitk.WriteImage(
+        sitk.JoinSeries([from_array(np.full((6, 10, 12), i, np.float32), GRID) for i in range(3)]),
+        str(four),
+    )
     channels = read_channels(four)
     assert [sitk.GetArrayFromImage(c).mean() for c in channels] == [0, 1, 2]
     assert Grid.of(channels[2]).close_to(GRID)
@@ -105,7 +127,9 @@ def test_broken_files_are_named(tmp_path):
         read(tmp_path / "gone.nii")
     text = tmp_path / "text.nii.gz"
     text.write_text("hello")
-    with pytest.raises(UserError, match="text.nii.gz cannot be read: it is no image, or it is truncated"):
+    with pytest.raises(
+        UserError, match="text.nii.gz cannot be read: it is no image, or it is truncated"
+    ):
         read(text)
     assert orientation(text) is None
 

@@ -26,7 +26,9 @@ def example(shape, scale=4.0, dtype=torch.float64, ignored=True):
 
 
 def close(value, expected):
-    torch.testing.assert_close(torch.as_tensor(value, dtype=torch.float64), torch.as_tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(
+        torch.as_tensor(value, dtype=torch.float64), torch.as_tensor(expected, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -36,7 +38,10 @@ def test_pointwise_losses_follow_their_formula(shape, ignored):
     mean = oracles.mean_over_voxels
     close(losses.ce(x, y), mean(oracles.ce, x, y))
     for gamma in (0.0, 0.5, 1.0, 3.0):
-        close(losses.focal(x, y, gamma=gamma), mean(lambda r, t, g=gamma: oracles.focal(r, t, g), x, y))
+        close(
+            losses.focal(x, y, gamma=gamma),
+            mean(lambda r, t, g=gamma: oracles.focal(r, t, g), x, y),
+        )
     close(losses.ecp(x, y, weight=0.3), mean(lambda r, t: oracles.ecp(r, t, 0.3), x, y))
     close(losses.ls(x, y, alpha=0.2), mean(lambda r, t: oracles.ls(r, t, 0.2), x, y))
 
@@ -50,10 +55,17 @@ def test_margin_follows_its_formula(shape, penalty, reduction):
     term = oracles.mean_over_voxels(lambda r, t: oracles.margin(r, 3.0, penalty, reduction), x, y)
     assert term > 0
     close(losses.margin_penalty(x, y, **settings), term)
-    close(losses.mbls(x, y, weight=0.2, **settings), oracles.mean_over_voxels(oracles.ce, x, y) + 0.2 * term)
-    everywhere = oracles.mean_over_voxels(lambda r, t: oracles.margin(r, 3.0, penalty, reduction), x, y, ignore=None)
+    close(
+        losses.mbls(x, y, weight=0.2, **settings),
+        oracles.mean_over_voxels(oracles.ce, x, y) + 0.2 * term,
+    )
+    everywhere = oracles.mean_over_voxels(
+        lambda r, t: oracles.margin(r, 3.0, penalty, reduction), x, y, ignore=None
+    )
     close(losses.margin_penalty(x, **settings), everywhere)
-    close(losses.margin_penalty(x, ignore_index=0, **settings), everywhere)  # nothing to ignore without labels
+    close(
+        losses.margin_penalty(x, ignore_index=0, **settings), everywhere
+    )  # nothing to ignore without labels
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 3, 3, 4, 2), (2, 2, 7)])
@@ -93,10 +105,19 @@ def test_value_and_gradient_are_those_of_monai_and_torch(shape, background):
     x, y = example(shape, ignored=False)
     peer = monai.losses.DiceCELoss(softmax=True, to_onehot_y=True, include_background=background)
     pairs = [
-        (lambda x: losses.ce_dice(x, y, include_background=background), lambda x: peer(x, y.unsqueeze(1))),
-        (lambda x: losses.ls(x, y, alpha=0.3), lambda x: F.cross_entropy(x, y, label_smoothing=0.3)),
+        (
+            lambda x: losses.ce_dice(x, y, include_background=background),
+            lambda x: peer(x, y.unsqueeze(1)),
+        ),
+        (
+            lambda x: losses.ls(x, y, alpha=0.3),
+            lambda x: F.cross_entropy(x, y, label_smoothing=0.3),
+        ),
         (lambda x: losses.focal(x, y, gamma=2.0), lambda x: _monai_focal(x, y, 2.0)),
-        (lambda x: losses.mbls(x, y, margin=3.0), lambda x: F.cross_entropy(x, y) + 0.1 * _autograd_margin(x, 3.0, 1)),
+        (
+            lambda x: losses.mbls(x, y, margin=3.0),
+            lambda x: F.cross_entropy(x, y) + 0.1 * _autograd_margin(x, 3.0, 1),
+        ),
         (
             lambda x: losses.mbls(x, y, margin=3.0, penalty="l2", class_reduction="mean"),
             lambda x: F.cross_entropy(x, y) + 0.1 * _autograd_margin(x, 3.0, 2) / x.shape[1],
@@ -112,7 +133,8 @@ def test_value_and_gradient_are_those_of_monai_and_torch(shape, background):
 
 
 def _monai_focal(x, y, gamma):
-    # MONAI averages over voxels and classes, and its softmax version sums over classes where the target is 1.
+    # MONAI averages over voxels and classes, and its softmax version sums over classes where the
+    # target is 1.
     peer = monai.losses.FocalLoss(gamma=gamma, use_softmax=True, to_onehot_y=True)
     return peer(x, y.unsqueeze(1)) * x.shape[1]
 
@@ -135,13 +157,18 @@ def test_sums_are_right_over_two_million_voxels(key):
     labels[:, ::3] = 1
     row = torch.tensor([1.0, -0.3])
     logits = row.view(1, 2, 1).expand(1, 2, 1 << 21)
-    variants = [{"margin": 0.1, "penalty": penalty} for penalty in ("l1", "l2")] if "mbls" in key else [{}]
+    variants = (
+        [{"margin": 0.1, "penalty": penalty} for penalty in ("l1", "l2")] if "mbls" in key else [{}]
+    )
     for settings in variants:
         wide = LOSSES[key].function(logits.double(), labels, **settings)
-        assert LOSSES[key].function(logits, labels, **settings).item() == pytest.approx(wide.item(), rel=2e-6)
+        assert LOSSES[key].function(logits, labels, **settings).item() == pytest.approx(
+            wide.item(), rel=2e-6
+        )
 
 
-# Laws -----------------------------------------------------------------------------------------------------------------
+# Laws
+# -----------------------------------------------------------------------------------------------------------------
 
 finite = st.floats(-30, 30)
 rows = st.integers(2, 6).flatmap(lambda k: st.lists(finite, min_size=k, max_size=k))
@@ -149,7 +176,10 @@ rows = st.integers(2, 6).flatmap(lambda k: st.lists(finite, min_size=k, max_size
 
 @given(rows, st.data())
 def test_special_cases_are_cross_entropy(row, data):
-    x, y = torch.tensor([row], dtype=torch.float64), torch.tensor([data.draw(st.integers(0, len(row) - 1))])
+    x, y = (
+        torch.tensor([row], dtype=torch.float64),
+        torch.tensor([data.draw(st.integers(0, len(row) - 1))]),
+    )
     ce = losses.ce(x, y)
     close(losses.mbls(x, y, margin=math.inf), ce)
     close(losses.mbls(x, y, weight=0.0, margin=0.0), ce)
@@ -161,10 +191,16 @@ def test_special_cases_are_cross_entropy(row, data):
 @given(rows, st.data(), st.floats(0.01, 0.9))
 def test_label_smoothing_is_cross_entropy_plus_a_divergence(row, data, alpha):
     r"""LS / (1 - a) = CE + a/(1-a) KL(u||s) + a/(1-a) log K."""
-    x, y = torch.tensor([row], dtype=torch.float64), torch.tensor([data.draw(st.integers(0, len(row) - 1))])
+    x, y = (
+        torch.tensor([row], dtype=torch.float64),
+        torch.tensor([data.draw(st.integers(0, len(row) - 1))]),
+    )
     k = len(row)
     kl = -math.log(k) - F.log_softmax(x, 1).mean()
-    close(losses.ls(x, y, alpha=alpha) / (1 - alpha), losses.ce(x, y) + alpha / (1 - alpha) * (kl + math.log(k)))
+    close(
+        losses.ls(x, y, alpha=alpha) / (1 - alpha),
+        losses.ce(x, y) + alpha / (1 - alpha) * (kl + math.log(k)),
+    )
 
 
 @given(rows)
@@ -178,7 +214,10 @@ def test_proposition_1_bounds_the_linear_penalty(row):
 
 @given(rows, st.data(), st.sampled_from([1.0, 2.0, 3.0]))
 def test_focal_bounds_cross_entropy_less_entropy(row, data, gamma):
-    x, y = torch.tensor([row], dtype=torch.float64), torch.tensor([data.draw(st.integers(0, len(row) - 1))])
+    x, y = (
+        torch.tensor([row], dtype=torch.float64),
+        torch.tensor([data.draw(st.integers(0, len(row) - 1))]),
+    )
     assert losses.focal(x, y, gamma=gamma) >= losses.ce(x, y) - gamma * oracles.entropy(row) - 1e-9
 
 
@@ -195,7 +234,9 @@ def test_margin_gradient_vanishes_under_the_margin(row, margin, penalty):
 
 @pytest.mark.parametrize("key", LOSSES)
 def test_invariances(key):
-    """Permuting voxels or items with their labels, or shifting all logits of a voxel, changes no loss."""
+    """Permuting voxels or items with their labels, or shifting all logits of a voxel, changes no
+    loss.
+    """
     function = LOSSES[key].function
     x, y = example((3, 4, 6, 5))
     value = function(x, y)

@@ -1,4 +1,6 @@
-"""What a training loop does to a loss: half precision, compilation, extreme logits, other libraries' tensors, mistakes."""
+"""What a training loop does to a loss: half precision, compilation, extreme logits, other
+libraries' tensors, mistakes.
+"""
 
 import shutil
 
@@ -12,7 +14,10 @@ from segcal.types import UserError
 
 EVERY = pytest.mark.parametrize("key", LOSSES)
 VARIANTS = [(key, dict(settings)) for key, row in LOSSES.items() for settings in row.grid]
-VARIANTS += [("mbls", {"penalty": "l2", "margin": 0.5}), ("mbls", {"class_reduction": "mean", "margin": 0.5})]
+VARIANTS += [
+    ("mbls", {"penalty": "l2", "margin": 0.5}),
+    ("mbls", {"class_reduction": "mean", "margin": 0.5}),
+]
 VARIANTS += [
     ("focal", {"gamma": 0.5}),
     ("svls", {"kernel_size": 5, "sigma": 2.0}),
@@ -37,7 +42,9 @@ def test_gradient_is_the_derivative(key, settings, shape):
 def test_penalty_alone_has_its_gradient(margin):
     x = example((2, 4, 3))[0].double().requires_grad_()
     for penalty in ("l1", "l2"):
-        assert torch.autograd.gradcheck(lambda x, p=penalty: losses.margin_penalty(x, margin=margin, penalty=p), (x,))
+        assert torch.autograd.gradcheck(
+            lambda x, p=penalty: losses.margin_penalty(x, margin=margin, penalty=p), (x,)
+        )
 
 
 def test_closed_form_gradients_refuse_a_second_derivative():
@@ -50,7 +57,9 @@ def test_closed_form_gradients_refuse_a_second_derivative():
 
 @pytest.mark.parametrize(("key", "settings"), VARIANTS)
 def test_extreme_logits_stay_finite(key, settings):
-    x = torch.tensor([1e4, -1e4, 0.0, 1e4]).repeat(2, 3, 4, 1) * torch.tensor([1.0, -1.0, 0.5]).view(1, 3, 1, 1)
+    x = torch.tensor([1e4, -1e4, 0.0, 1e4]).repeat(2, 3, 4, 1) * torch.tensor(
+        [1.0, -1.0, 0.5]
+    ).view(1, 3, 1, 1)
     x.requires_grad_()
     for y in torch.tensor([0, 1, 2]).view(3, 1, 1, 1).expand(3, 2, 4, 4):
         x.grad = None
@@ -96,7 +105,11 @@ def test_memory_layout_does_not_matter(key, layout):
     if layout == "expanded":
         x, y = x[:, :, :1].expand(2, 3, 6, 5), y[:, :1].expand(2, 6, 5)
     plain = x.contiguous().requires_grad_()
-    odd = (x.contiguous(memory_format=torch.channels_last) if layout == "channels_last" else x).detach().requires_grad_()
+    odd = (
+        (x.contiguous(memory_format=torch.channels_last) if layout == "channels_last" else x)
+        .detach()
+        .requires_grad_()
+    )
     values = [LOSSES[key].function(plain, y.contiguous()), LOSSES[key].function(odd, y)]
     torch.testing.assert_close(*values)
     for value in values:
@@ -138,14 +151,22 @@ def test_compiles_to_machine_code(key):
     compiled_agrees(key, "inductor")
 
 
-# The module -----------------------------------------------------------------------------------------------------------
+# The module
+# -----------------------------------------------------------------------------------------------------------
 
 
 @EVERY
 def test_criterion_takes_every_usual_target(key):
     x, y = example()
     expected = LOSSES[key].function(x, y)
-    for target in (y, y.unsqueeze(1), y.int(), y.to(torch.uint8), y.float(), y.unsqueeze(1).float()):
+    for target in (
+        y,
+        y.unsqueeze(1),
+        y.int(),
+        y.to(torch.uint8),
+        y.float(),
+        y.unsqueeze(1).float(),
+    ):
         torch.testing.assert_close(Criterion(key)(x, target), expected)
         torch.testing.assert_close(Criterion(key).parts(x, target), Criterion(key).parts(x, y))
 
@@ -163,7 +184,10 @@ def test_criterion_takes_monai_tensors(key):
 
 
 def test_criterion_tells_which_loss_it_is():
-    assert repr(Criterion("mbls", margin=5.0, ignore_index=4)) == "Criterion(mbls, margin=5.0, ignore_index=4)"
+    assert (
+        repr(Criterion("mbls", margin=5.0, ignore_index=4))
+        == "Criterion(mbls, margin=5.0, ignore_index=4)"
+    )
 
 
 @pytest.mark.parametrize(("key", "row"), LOSSES.items())
@@ -182,12 +206,18 @@ def test_the_grid_is_the_papers():
     assert sum(len(LOSSES[key].grid) for key in seven) == 15
 
 
-# Mistakes -------------------------------------------------------------------------------------------------------------
+# Mistakes
+# -------------------------------------------------------------------------------------------------------------
 
 X, Y = torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4).long()
 MISTAKES = [
     (X, torch.zeros(2, 4, 5).long(), {}, r"labels must have shape \(2, 4, 4\).*got \(2, 4, 5\)"),
-    (X, torch.zeros(2, 3, 4, 4).long(), {}, r"labels must have shape \(2, 4, 4\).*got \(2, 3, 4, 4\)"),
+    (
+        X,
+        torch.zeros(2, 3, 4, 4).long(),
+        {},
+        r"labels must have shape \(2, 4, 4\).*got \(2, 3, 4, 4\)",
+    ),
     (X[:, :1], Y, {}, r"K >= 2 classes; got shape \(2, 1, 4, 4\)"),
     (X[:, 0, 0, 0], Y[:, 0, 0], {}, r"logits must be \(N, K, \*S\).*got shape \(2,\)"),
     (X[:0], Y[:0], {}, r"logits must not be empty; got shape \(0, 3, 4, 4\)"),
@@ -211,7 +241,9 @@ def test_one_bad_label_among_many_is_found_in_3d(key):
     x, y = torch.zeros(1, 3, 4, 4, 4), torch.zeros(1, 4, 4, 4).long()
     y[0, 3, 2, 1] = 7
     y[0, 0, 0, 0] = 255
-    with pytest.raises(UserError, match=r"labels must lie in 0\.\.2, or equal ignore_index 255; got 7"):
+    with pytest.raises(
+        UserError, match=r"labels must lie in 0\.\.2, or equal ignore_index 255; got 7"
+    ):
         LOSSES[key].function(x, y, ignore_index=255)
 
 
@@ -222,7 +254,11 @@ def test_one_bad_label_among_many_is_found_in_3d(key):
         ("mbls", {"margin": float("nan")}, "margin must be at least 0; got nan"),
         ("mbls", {"weight": -0.1}, "weight must be at least 0; got -0.1"),
         ("mbls", {"penalty": "l3"}, "unknown penalty 'l3'; choose one of l1, l2"),
-        ("mbls", {"class_reduction": "max"}, "unknown class_reduction 'max'; choose one of sum, mean"),
+        (
+            "mbls",
+            {"class_reduction": "max"},
+            "unknown class_reduction 'max'; choose one of sum, mean",
+        ),
         ("mbls_dice", {"margin": -1.0}, "margin must be at least 0"),
         ("mbls_dice", {"weight": -1.0}, "weight must be at least 0"),
         ("ls", {"alpha": 1.5}, r"alpha must lie in \[0, 1\]; got 1.5"),
@@ -254,7 +290,9 @@ def test_margin_penalty_checks_its_input():
 def test_criterion_names_the_allowed():
     with pytest.raises(UserError, match="unknown loss 'mbsl'; choose one of ce, ce_dice"):
         Criterion("mbsl")
-    with pytest.raises(UserError, match="unknown setting of mbls 'marign'; choose one of margin, weight"):
+    with pytest.raises(
+        UserError, match="unknown setting of mbls 'marign'; choose one of margin, weight"
+    ):
         Criterion("mbls", marign=5)
     with pytest.raises(UserError, match=r"logits must be \(N, K"):
         Criterion("ce")(X.flatten(), Y.flatten())

@@ -51,16 +51,23 @@ def test_forward_gives_the_case_and_keeps_the_total():
 def test_overlap_is_mean_over_cases_that_have_a_value():
     scores = OverlapScores(3)
     data = cases()
-    data[0][1][data[0][1] == 2] = 0  # class 2 is absent from one reference: a miss, dice 0, distance NaN
+    data[0][1][data[0][1] == 2] = (
+        0  # class 2 is absent from one reference: a miss, dice 0, distance NaN
+    )
     for logits, labels in data:
         scores.update(logits, labels, spacing=(1.0, 2.0, 3.0))
     result = scores.compute()
-    found = [metrics.surfaces(metrics.label_map(x)[0], y[0], n_classes=3, spacing=(1.0, 2.0, 3.0)) for x, y in data]
+    found = [
+        metrics.surfaces(metrics.label_map(x)[0], y[0], n_classes=3, spacing=(1.0, 2.0, 3.0))
+        for x, y in data
+    ]
     dice = torch.stack([metrics.dice(metrics.label_map(x), y, n_classes=3) for x, y in data])
     torch.testing.assert_close(result["dice"], dice.mean(0))
     assert dice[0, 1] == 0
     for key in ("asd", "assd", "hd95"):
-        torch.testing.assert_close(result[key], torch.stack([METRICS[key].function(f) for f in found]).nanmean(0))
+        torch.testing.assert_close(
+            result[key], torch.stack([METRICS[key].function(f) for f in found]).nanmean(0)
+        )
     assert result["missed"].tolist() == [0, 1]
     both = sum(metrics.confusion(metrics.label_map(x), y, n_classes=3) for x, y in data)
     torch.testing.assert_close(result["dice_pooled"], metrics.dice_of_confusion(both))
@@ -72,10 +79,16 @@ def test_the_mean_over_classes_is_taken_per_case():
     data[0][1][data[0][1] == 2] = 0
     for logits, labels in data:
         scores.update(logits, labels, spacing=None)
-    dice = torch.stack([metrics.dice(metrics.label_map(x), y, n_classes=3).nanmean() for x, y in data])
+    dice = torch.stack(
+        [metrics.dice(metrics.label_map(x), y, n_classes=3).nanmean() for x, y in data]
+    )
     torch.testing.assert_close(scores.compute()["dice_mean"], dice.mean())
-    found = [metrics.surfaces(metrics.label_map(x)[0], y[0], n_classes=3, spacing=None) for x, y in data]
-    whole = [metrics.asd(f).nanmean() for f in found if not metrics.missed(f).any()]  # one case invents the second class
+    found = [
+        metrics.surfaces(metrics.label_map(x)[0], y[0], n_classes=3, spacing=None) for x, y in data
+    ]
+    whole = [
+        metrics.asd(f).nanmean() for f in found if not metrics.missed(f).any()
+    ]  # one case invents the second class
     assert 0 < len(whole) < len(found)
     torch.testing.assert_close(scores.compute()["asd_mean"], torch.stack(whole).mean())
 
@@ -107,12 +120,21 @@ def test_settings_reach_the_functions():
     assert scores.bins.n_voxels == bins.n_voxels
     overlap = OverlapScores(3, ignore_index=9)
     overlap.update(x, y, spacing=None)
-    torch.testing.assert_close(overlap.compute()["dice"], metrics.dice(metrics.label_map(x), y, n_classes=3, ignore_index=9))
+    torch.testing.assert_close(
+        overlap.compute()["dice"],
+        metrics.dice(metrics.label_map(x), y, n_classes=3, ignore_index=9),
+    )
 
 
 def test_a_collection_keeps_different_settings_apart():
-    """torchmetrics takes metrics with equal states for one; after a case without foreground these are all zero."""
-    make = {"ref": CalibrationScores(3), "ring": CalibrationScores(3, mask="ring"), "all": CalibrationScores(3, mask="all")}
+    """torchmetrics takes metrics with equal states for one; after a case without foreground these
+    are all zero.
+    """
+    make = {
+        "ref": CalibrationScores(3),
+        "ring": CalibrationScores(3, mask="ring"),
+        "all": CalibrationScores(3, mask="all"),
+    }
     group = torchmetrics.MetricCollection(make)
     x, y = cases()[0]
     for labels in (torch.zeros_like(y), y):
@@ -153,9 +175,15 @@ def test_an_infinite_value_stays_infinite():
         (lambda: CalibrationScores(3, n_bins=0), "n_bins must be at least 1"),
         (lambda: CalibrationScores(3, ring=0), "ring must be at least 1"),
         (lambda: OverlapScores(1), "n_classes must be at least 2"),
-        (lambda: OverlapScores(5).update(*cases()[0], spacing=None), "was made for 5 classes; got shape"),
+        (
+            lambda: OverlapScores(5).update(*cases()[0], spacing=None),
+            "was made for 5 classes; got shape",
+        ),
         (lambda: CalibrationScores(5).update(*cases()[0]), "was made for 5 classes; got shape"),
-        (lambda: OverlapScores(3).update(cases()[0][0] / 0 * 0, cases()[0][1], spacing=None), "NaN"),
+        (
+            lambda: OverlapScores(3).update(cases()[0][0] / 0 * 0, cases()[0][1], spacing=None),
+            "NaN",
+        ),
     ],
 )
 def test_mistakes_are_named(make, message):
@@ -169,7 +197,9 @@ def test_slices_of_a_volume_are_not_taken_for_a_case():
     with pytest.raises(UserError, match=r"one case per update.*movedim"):
         scores.update(x, y, spacing=None)
     scores.update(x.movedim(0, 1)[None], y[None], spacing=None)
-    torch.testing.assert_close(scores.compute()["dice"], metrics.dice(metrics.label_map(x), y, n_classes=3))
+    torch.testing.assert_close(
+        scores.compute()["dice"], metrics.dice(metrics.label_map(x), y, n_classes=3)
+    )
 
 
 CASTS = [
@@ -187,7 +217,11 @@ def test_states_stay_float64_when_a_model_is_cast(cast):
     moved = [cast(metric) for metric in moved]
     for _ in range(65):
         labels = torch.randint(0, 3, (1, 8, 8))
-        logits = torch.nn.functional.one_hot(labels.where(torch.rand(labels.shape) > 0.1, 0), 3).movedim(-1, 1).float()
+        logits = (
+            torch.nn.functional.one_hot(labels.where(torch.rand(labels.shape) > 0.1, 0), 3)
+            .movedim(-1, 1)
+            .float()
+        )
         for overlap, calibration in (plain, moved):
             overlap.update(logits, labels, spacing=None)
             calibration.update(logits, labels)
@@ -203,7 +237,9 @@ class OnApple:
 
     def __init__(self, tensor):
         if tensor.dtype is torch.float64:
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+            )
         self.device, self.dtype = torch.device("mps"), tensor.dtype
 
 
@@ -244,7 +280,9 @@ def _worker(rank, port, queue):
 def test_two_processes_give_what_one_gives(unused_port):
     context = mp.get_context("spawn")
     queue = context.SimpleQueue()
-    workers = [context.Process(target=_worker, args=(rank, unused_port, queue)) for rank in range(2)]
+    workers = [
+        context.Process(target=_worker, args=(rank, unused_port, queue)) for rank in range(2)
+    ]
     for worker in workers:
         worker.start()
     results = [queue.get() for _ in workers]
@@ -259,4 +297,6 @@ def test_two_processes_give_what_one_gives(unused_port):
     for _, result in results:
         assert result.keys() == expected.keys()
         for key, value in expected.items():
-            torch.testing.assert_close(torch.tensor(result[key], dtype=torch.float64), value, equal_nan=True)
+            torch.testing.assert_close(
+                torch.tensor(result[key], dtype=torch.float64), value, equal_nan=True
+            )

@@ -1,4 +1,6 @@
-"""Every row of the table: sizes, gradients, learning, padding, seeds; and the parts against other people's."""
+"""Every row of the table: sizes, gradients, learning, padding, seeds; and the parts against other
+people's.
+"""
 
 import monai.networks.nets as monai_nets
 import pytest
@@ -29,7 +31,10 @@ def largest_gradients(network):
     network = network.double()
     images, labels = torch.randn(2, 1, 32, 48).double(), torch.randint(0, 3, (2, 32, 48))
     F.cross_entropy(network(images), labels).backward()
-    return {key: 0.0 if p.grad is None else p.grad.abs().max().item() for key, p in network.named_parameters()}
+    return {
+        key: 0.0 if p.grad is None else p.grad.abs().max().item()
+        for key, p in network.named_parameters()
+    }
 
 
 @every_network
@@ -51,7 +56,11 @@ def test_keys_and_labels_are_unique():
 @pytest.mark.parametrize("size", [(1, 1), (5, 37), (33, 64), (1, 70)])
 def test_any_size_comes_in_and_goes_out(name, size):
     network = small(name, in_channels=2, n_classes=4)
-    assert network(torch.randn(1, 2, *size)).shape == (1, 4, *size)  # also a batch of one pixel can train
+    assert network(torch.randn(1, 2, *size)).shape == (
+        1,
+        4,
+        *size,
+    )  # also a batch of one pixel can train
     network.eval()
     logits = network(torch.randn(3, 2, *size))
     assert logits.shape == (3, 4, *size)
@@ -141,7 +150,9 @@ def test_memory_layout_and_precision_change_little(name):
     network, image = small(name).eval(), torch.randn(2, 1, 33, 64)
     logits = network(image)
     network.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(network(image.to(memory_format=torch.channels_last)), logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        network(image.to(memory_format=torch.channels_last)), logits, atol=1e-5, rtol=1e-5
+    )
     network.train()
     with torch.autocast("cpu", torch.bfloat16):
         network(image).float().square().mean().backward()
@@ -161,7 +172,11 @@ def test_compiles_in_one_piece(name):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("unet3", {}, "unknown network 'unet3'; choose one of unet, attention_unet, unetpp, transunet"),
+        (
+            "unet3",
+            {},
+            "unknown network 'unet3'; choose one of unet, attention_unet, unetpp, transunet",
+        ),
         ("unet", {"depth": 3}, "unknown setting of unet 'depth'; choose one of width"),
         ("unet", {"width": 2.5}, "width must be a whole number; got 2.5"),
         ("unet", {"width": True}, "width must be a whole number; got True"),
@@ -192,7 +207,9 @@ def test_wrong_images_are_one_sentence(shape):
         small("unet", in_channels=2)(torch.zeros(shape))
 
 
-@pytest.mark.parametrize(("name", "plain"), [("unet", monai_nets.BasicUNet), ("unetpp", monai_nets.BasicUNetPlusPlus)])
+@pytest.mark.parametrize(
+    ("name", "plain"), [("unet", monai_nets.BasicUNet), ("unetpp", monai_nets.BasicUNetPlusPlus)]
+)
 def test_is_still_the_network_of_monai(name, plain):
     ours = small(name).network
     theirs = plain(2, 1, 3, (4, 8, 16, 32, 64, 4), act="relu", norm="batch", bias=False)
@@ -207,7 +224,13 @@ def test_is_still_the_network_of_monai(name, plain):
 @pytest.mark.parametrize(
     ("name", "width", "millions"),
     # U-Net at width 32 and U-Net++ as Zhou et al. 2018 count them; the others as commonly reported
-    [("unet", 32, 7.76), ("unetpp", 32, 9.04), ("unet", 64, 31.0), ("attention_unet", 64, 34.9), ("transunet", 64, 105.3)],
+    [
+        ("unet", 32, 7.76),
+        ("unetpp", 32, 9.04),
+        ("unet", 64, 31.0),
+        ("attention_unet", 64, 34.9),
+        ("transunet", 64, 105.3),
+    ],
 )
 def test_original_widths_have_the_known_number_of_parameters(name, width, millions):
     with torch.device("meta"):
@@ -225,7 +248,9 @@ def test_transformer_layers_have_the_size_of_vit(depth):
 
 def test_transformer_layer_is_that_of_pytorch():
     ours, hidden = Layer(48, dropout=0.0).eval(), 48
-    theirs = nn.TransformerEncoderLayer(hidden, 12, 4 * hidden, 0.0, "gelu", 1e-6, batch_first=True, norm_first=True)
+    theirs = nn.TransformerEncoderLayer(
+        hidden, 12, 4 * hidden, 0.0, "gelu", 1e-6, batch_first=True, norm_first=True
+    )
     pairs = {
         "self_attn.in_proj_": ours.qkv,
         "self_attn.out_proj.": ours.project,
@@ -234,7 +259,13 @@ def test_transformer_layer_is_that_of_pytorch():
         "norm1.": ours.norm_attention,
         "norm2.": ours.norm_mlp,
     }
-    theirs.load_state_dict({key + kind: getattr(part, kind) for key, part in pairs.items() for kind in ("weight", "bias")})
+    theirs.load_state_dict(
+        {
+            key + kind: getattr(part, kind)
+            for key, part in pairs.items()
+            for kind in ("weight", "bias")
+        }
+    )
     tokens = torch.randn(2, 7, hidden)
     torch.testing.assert_close(ours(tokens), theirs.eval()(tokens))
 

@@ -35,14 +35,18 @@ def scores(found):
     return torch.stack([metrics.asd(found), metrics.assd(found), metrics.hd95(found)])
 
 
-# Dice -----------------------------------------------------------------------------------------------------------------
+# Dice
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**31))
 def test_dice_is_counted_voxel_by_voxel_and_agrees_with_medpy(seed):
     pred, ref = blobs(seed), blobs(seed + 1)
     for k, value in enumerate(metrics.dice(pred, ref, n_classes=3), start=1):
-        p, r = set(map(tuple, (pred == k).nonzero().tolist())), set(map(tuple, (ref == k).nonzero().tolist()))
+        p, r = (
+            set(map(tuple, (pred == k).nonzero().tolist())),
+            set(map(tuple, (ref == k).nonzero().tolist())),
+        )
         assume(p and r)
         assert value.item() == pytest.approx(2 * len(p & r) / (len(p) + len(r)))
         assert value.item() == pytest.approx(medpy.dc((pred == k).numpy(), (ref == k).numpy()))
@@ -59,13 +63,17 @@ def test_confusions_add_up():
     pred, ref = blobs(3), blobs(4)
     parts = sum(metrics.confusion(p, r, n_classes=3) for p, r in zip(pred, ref, strict=True))
     assert torch.equal(parts, metrics.confusion(pred, ref, n_classes=3))
-    torch.testing.assert_close(metrics.dice_of_confusion(parts), metrics.dice(pred, ref, n_classes=3))
+    torch.testing.assert_close(
+        metrics.dice_of_confusion(parts), metrics.dice(pred, ref, n_classes=3)
+    )
 
 
 def test_ignored_voxels_do_not_count():
     pred, ref = blobs(3), blobs(4)
     ref[:4] = -100
-    torch.testing.assert_close(metrics.dice(pred, ref, n_classes=3), metrics.dice(pred[4:], ref[4:], n_classes=3))
+    torch.testing.assert_close(
+        metrics.dice(pred, ref, n_classes=3), metrics.dice(pred[4:], ref[4:], n_classes=3)
+    )
     torch.testing.assert_close(scores(surfaces(pred, ref)), scores(surfaces(pred[4:], ref[4:])))
 
 
@@ -75,9 +83,15 @@ def test_confusion_is_a_count_of_pairs(n_classes, ignored):
     generator = torch.Generator().manual_seed(n_classes)
     pred, ref = (torch.randint(n_classes, (9, 11), generator=generator) for _ in range(2))
     ref[3] = ignored
-    pairs = [(p, r) for p, r in zip(pred.flatten().tolist(), ref.flatten().tolist(), strict=True) if r != ignored]
+    pairs = [
+        (p, r)
+        for p, r in zip(pred.flatten().tolist(), ref.flatten().tolist(), strict=True)
+        if r != ignored
+    ]
     counted = metrics.confusion(pred, ref, n_classes=n_classes, ignore_index=ignored)
-    assert {(p, r): n for p, row in enumerate(counted.tolist()) for r, n in enumerate(row) if n} == Counter(pairs)
+    assert {
+        (p, r): n for p, row in enumerate(counted.tolist()) for r, n in enumerate(row) if n
+    } == Counter(pairs)
 
 
 def test_label_map_is_argmax():
@@ -85,7 +99,8 @@ def test_label_map_is_argmax():
     assert torch.equal(metrics.label_map(x), x.argmax(1))
 
 
-# Empty objects --------------------------------------------------------------------------------------------------------
+# Empty objects
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_empty_classes_follow_the_rules():
@@ -94,7 +109,9 @@ def test_empty_classes_follow_the_rules():
     pred[4, 4, 4] = 2  # invented
     pred[0, 0, 0] = ref[0, 0, 0] = 4  # found; class 3 is nowhere
     dice, found = metrics.dice(pred, ref, n_classes=5), surfaces(pred, ref, n_classes=5)
-    torch.testing.assert_close(dice, torch.tensor([0, 0, math.nan, 1], dtype=torch.float64), equal_nan=True)
+    torch.testing.assert_close(
+        dice, torch.tensor([0, 0, math.nan, 1], dtype=torch.float64), equal_nan=True
+    )
     assert metrics.missed(found).tolist() == [1, 1, 0, 0]
     expected = torch.tensor([math.nan, math.nan, math.nan, 0], dtype=torch.float64)
     for metric in (metrics.asd, metrics.assd, metrics.hd95):
@@ -113,7 +130,8 @@ def test_a_missed_object_never_scores_well(seed):
     assert scores(found)[:, 0].isnan().all()
 
 
-# Surfaces -------------------------------------------------------------------------------------------------------------
+# Surfaces
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spacing", [SPACING, None])
@@ -147,7 +165,10 @@ def test_many_classes_and_unsigned_labels():
     assert metrics.asd(surfaces(pred, ref, n_classes=301, spacing=None))[299] == 3
     pred[1, 1] = ref[1, 4] = 156
     for kind in (torch.uint8, torch.int64):
-        assert metrics.asd(surfaces(pred.to(kind), ref.to(kind), n_classes=200, spacing=None))[155] == 3
+        assert (
+            metrics.asd(surfaces(pred.to(kind), ref.to(kind), n_classes=200, spacing=None))[155]
+            == 3
+        )
     with pytest.raises(UserError, match=r"one case in 2D or 3D; got shape \(1, 4, 4, 4\)"):
         surfaces(torch.zeros(1, 4, 4, 4).long(), torch.zeros(1, 4, 4, 4).long(), spacing=None)
 
@@ -163,7 +184,9 @@ def test_agrees_with_medpy(seed, shape):
         asd, assd, _ = scores(found)[:, k - 1].tolist()
         assert asd == pytest.approx(medpy.asd(p, r, spacing))
         assert assd == pytest.approx(medpy.assd(p, r, spacing))
-        pooled = np.percentile(np.hstack([found[k - 1].to_reference, found[k - 1].to_prediction]), 95)
+        pooled = np.percentile(
+            np.hstack([found[k - 1].to_reference, found[k - 1].to_prediction]), 95
+        )
         assert medpy.hd95(p, r, spacing) == pytest.approx(pooled)
 
 
@@ -175,14 +198,21 @@ def test_agrees_with_monai(seed, shape):
     theirs = torch.cat(
         [
             monai.metrics.compute_average_surface_distance(*one_hot, spacing=spacing),
-            monai.metrics.compute_average_surface_distance(*one_hot, symmetric=True, spacing=spacing),
+            monai.metrics.compute_average_surface_distance(
+                *one_hot, symmetric=True, spacing=spacing
+            ),
             monai.metrics.compute_hausdorff_distance(*one_hot, percentile=95, spacing=spacing),
         ]
     )
-    torch.testing.assert_close(scores(surfaces(pred, ref, spacing=spacing)), theirs.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        scores(surfaces(pred, ref, spacing=spacing)), theirs.double(), rtol=1e-5, atol=1e-6
+    )
 
 
-@given(st.lists(st.floats(0, 50), min_size=1, max_size=60), st.lists(st.floats(0, 50), min_size=1, max_size=60))
+@given(
+    st.lists(st.floats(0, 50), min_size=1, max_size=60),
+    st.lists(st.floats(0, 50), min_size=1, max_size=60),
+)
 def test_hd95_lies_between_its_directions_and_the_maximum(there, back):
     surface = metrics.Surface(np.array(there), np.array(back), missed=False)
     value = metrics.hd95([surface]).item()
@@ -197,25 +227,42 @@ def test_laws_of_distance(seed, axes):
     found = surfaces(pred, ref)
     assume(not metrics.missed(found).any())
     value = scores(found)
-    torch.testing.assert_close(scores(surfaces(ref, ref)).nan_to_num(0), torch.zeros(3, 2, dtype=torch.float64))
+    torch.testing.assert_close(
+        scores(surfaces(ref, ref)).nan_to_num(0), torch.zeros(3, 2, dtype=torch.float64)
+    )
     doubled = scores(surfaces(pred, ref, spacing=[2 * s for s in SPACING]))
     torch.testing.assert_close(doubled, 2 * value, equal_nan=True)
-    turned = scores(surfaces(pred.permute(axes), ref.permute(axes), spacing=[SPACING[a] for a in axes]))
+    turned = scores(
+        surfaces(pred.permute(axes), ref.permute(axes), spacing=[SPACING[a] for a in axes])
+    )
     torch.testing.assert_close(turned, value, equal_nan=True)
     swapped = scores(surfaces(ref, pred))
-    torch.testing.assert_close(swapped[1:], value[1:], equal_nan=True)  # assd and hd95 are symmetric, asd is not
+    torch.testing.assert_close(
+        swapped[1:], value[1:], equal_nan=True
+    )  # assd and hd95 are symmetric, asd is not
     bigger = scores(surfaces(*(torch.nn.functional.pad(v, (3, 3) * 3) for v in (pred, ref))))
-    torch.testing.assert_close(bigger, value, equal_nan=True)  # empty space around them changes nothing
+    torch.testing.assert_close(
+        bigger, value, equal_nan=True
+    )  # empty space around them changes nothing
 
 
 def test_a_known_shift():
     pred, ref = torch.zeros(9, 9, 9).long(), torch.zeros(9, 9, 9).long()
     pred[4, 4, 4] = ref[4, 4, 6] = 1
-    assert scores(surfaces(pred, ref, n_classes=2, spacing=(1, 1, 0.5))).flatten().tolist() == [1.0, 1.0, 1.0]
-    assert scores(surfaces(pred, ref, n_classes=2, spacing=None)).flatten().tolist() == [2.0, 2.0, 2.0]
+    assert scores(surfaces(pred, ref, n_classes=2, spacing=(1, 1, 0.5))).flatten().tolist() == [
+        1.0,
+        1.0,
+        1.0,
+    ]
+    assert scores(surfaces(pred, ref, n_classes=2, spacing=None)).flatten().tolist() == [
+        2.0,
+        2.0,
+        2.0,
+    ]
 
 
-# Mistakes -------------------------------------------------------------------------------------------------------------
+# Mistakes
+# -------------------------------------------------------------------------------------------------------------
 
 MAP = torch.zeros(4, 4).long()
 
@@ -229,7 +276,12 @@ MAP = torch.zeros(4, 4).long()
         (MAP, MAP - 1, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got -1"),
         (MAP.float(), MAP, {}, "prediction must hold integers; got torch.float32"),
         (MAP, MAP, {"n_classes": 1}, "n_classes must be at least 2; got 1"),
-        (MAP, MAP, {"spacing": (1, 1, 1)}, r"spacing must be 2 positive numbers, one per axis; got \(1, 1, 1\)"),
+        (
+            MAP,
+            MAP,
+            {"spacing": (1, 1, 1)},
+            r"spacing must be 2 positive numbers, one per axis; got \(1, 1, 1\)",
+        ),
         (MAP, MAP, {"spacing": (1, 0)}, "spacing must be 2 positive numbers"),
         (MAP, MAP, {"spacing": (1, math.nan)}, "spacing must be 2 positive numbers"),
     ],

@@ -12,10 +12,10 @@ from synthetic_runs import write_run
 from typer.testing import CliRunner
 
 from segcal.cli import app
+from segcal.compare import pack, read_results
 from segcal.config import checked
-from segcal.inference import open_run
-from segcal.results import pack, read_results
-from segcal.store import read_run
+from segcal.folders import read_run
+from segcal.predictors.run import open_run
 from segcal.study.folder import Folder
 from segcal.training import train
 from segcal.types import UserError
@@ -40,7 +40,11 @@ def study(tmp_path_factory):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_what_is_read_from_it_is_the_same(study, tmp_path):
@@ -51,7 +55,10 @@ def test_what_is_read_from_it_is_the_same(study, tmp_path):
     pd.testing.assert_frame_equal(mine.scores, theirs.scores)
     assert mine.contenders == theirs.contenders
     for one, other in zip(mine.contenders, theirs.contenders, strict=True):
-        a, b = mine.bins(one, corruption="gaussian_noise:0.03"), theirs.bins(other, corruption="gaussian_noise:0.03")
+        a, b = (
+            mine.bins(one, corruption="gaussian_noise:0.03"),
+            theirs.bins(other, corruption="gaussian_noise:0.03"),
+        )
         assert all((a["top"][key] == b["top"][key]).all() for key in ("count", "conf", "hit"))
 
 
@@ -94,7 +101,9 @@ def test_packing_again_gives_the_same_bytes(study, tmp_path):
 def test_a_folder_of_somebody_else_is_left_alone(study, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(UserError, match="letters exists and is not a packed study; choose another --out"):
+    with pytest.raises(
+        UserError, match="letters exists and is not a packed study; choose another --out"
+    ):
         pack([study], tmp_path / "letters")
     assert list(contents(tmp_path / "letters")) == ["dear.txt"]
 
@@ -125,8 +134,12 @@ def test_reasons_of_failures_stay_at_home(study, tmp_path):
     own = tmp_path / "own"
     shutil.copytree(study, own)
     sentence = f"OSError: no space left: {SECRET}"
-    (own / "cells.json").write_text(json.dumps({"cells": {"ls-s0": {"status": "failed", "error": sentence}}}))
-    (own / "selection.json").write_text(json.dumps({"contenders": [{"left_out": {"ls-s0": sentence, "ls-s1": ""}}]}))
+    (own / "cells.json").write_text(
+        json.dumps({"cells": {"ls-s0": {"status": "failed", "error": sentence}}})
+    )
+    (own / "selection.json").write_text(
+        json.dumps({"contenders": [{"left_out": {"ls-s0": sentence, "ls-s1": ""}}]})
+    )
     pack([own], tmp_path / "packed")
     assert not any(b"private" in value for value in contents(tmp_path / "packed").values())
     assert read_results([tmp_path / "packed"]).failed == {"ls-s0": "it failed"}
@@ -151,7 +164,10 @@ def test_a_packed_run_is_for_comparing_alone(tmp_path):
     pack(tiny_runs(), tmp_path / "packed")
     run = tmp_path / "packed" / "runs" / "ce"
     settings = checked(read_run(tiny_runs()[0])["settings"])
-    for attempt in (lambda: open_run(run), lambda: train(settings, run, again=True, progress=False)):
+    for attempt in (
+        lambda: open_run(run),
+        lambda: train(settings, run, again=True, progress=False),
+    ):
         with pytest.raises(UserError, match="is a packed copy of a run, for comparing alone"):
             attempt()
     with pytest.raises(UserError, match="is a packed copy of a run"):
@@ -162,8 +178,16 @@ def test_the_verbs_read_it(study, tmp_path):
     out = tmp_path / "packed"
     ran = CliRunner().invoke(app, ["pack", str(study), "--out", str(out)])
     assert ran.exit_code == 0
-    assert json.loads(CliRunner().invoke(app, ["pack", str(study), "--out", str(out), "--json"]).stdout)["runs"] == 4
-    tables = [CliRunner().invoke(app, ["compare", str(folder), "--format", "csv"]).stdout for folder in (study, out)]
+    assert (
+        json.loads(
+            CliRunner().invoke(app, ["pack", str(study), "--out", str(out), "--json"]).stdout
+        )["runs"]
+        == 4
+    )
+    tables = [
+        CliRunner().invoke(app, ["compare", str(folder), "--format", "csv"]).stdout
+        for folder in (study, out)
+    ]
     assert tables[0] == tables[1] != ""
     ran = CliRunner().invoke(app, ["figures", str(out), "--out", str(tmp_path / "figures")])
     assert ran.exit_code == 0, ran.output

@@ -21,7 +21,11 @@ N_CASES = 6
 
 
 def same(a, b):
-    return (a.id, a.spacing) == (b.id, b.spacing) and np.array_equal(a.image, b.image) and np.array_equal(a.label, b.label)
+    return (
+        (a.id, a.spacing) == (b.id, b.spacing)
+        and np.array_equal(a.image, b.image)
+        and np.array_equal(a.label, b.label)
+    )
 
 
 def raters_of(index, n_raters=15):
@@ -29,18 +33,26 @@ def raters_of(index, n_raters=15):
 
 
 def boundary_distance(mask, case):
-    """In in-plane voxels, positive outside; between voxels of either side the boundary lies half way."""
+    """In in-plane voxels, positive outside; between voxels of either side the boundary lies half
+    way.
+    """
     steps = np.array(case.spacing) / case.spacing[1]
     outside, inside = (ndimage.distance_transform_edt(m, steps) for m in (~mask, mask))
     return np.where(mask, 0.5 - inside, outside - 0.5)
 
 
-# What is drawn ------------------------------------------------------------------------------------------------------
+# What is drawn
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_case_depends_on_its_arguments_alone():
     in_order = list(phantoms(4, seed=3, size=SIZE, n_channels=2))
-    assert [case.id for case in in_order] == ["phantom_000", "phantom_001", "phantom_002", "phantom_003"]
+    assert [case.id for case in in_order] == [
+        "phantom_000",
+        "phantom_001",
+        "phantom_002",
+        "phantom_003",
+    ]
     for index in (2, 0, 3, 1):
         assert same(phantom(index, seed=3, size=SIZE, n_channels=2), in_order[index])
 
@@ -61,7 +73,9 @@ def test_more_channels_show_the_same_scene():
 
 @settings(max_examples=40)
 @given(
-    st.tuples(*(st.integers(least, most) for least, most in zip(SMALLEST, (24, 90, 90), strict=True))),
+    st.tuples(
+        *(st.integers(least, most) for least, most in zip(SMALLEST, (24, 90, 90), strict=True))
+    ),
     st.integers(0, 2**40),
     st.integers(0, 10**6),
     st.integers(1, 5),
@@ -103,11 +117,14 @@ def test_the_core_lies_in_or_at_the_body():
         assert (boundary_distance(case.label == 1, case)[case.label == 2] < 1).any()
 
 
-# How it looks -------------------------------------------------------------------------------------------------------
+# How it looks
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_edges_are_partial_volume(monkeypatch):
-    """Without noise, the middle third between background and body is met at the edge, and nowhere else."""
+    """Without noise, the middle third between background and body is met at the edge, and nowhere
+    else.
+    """
     monkeypatch.setattr(module, "_NOISE", 0.0)
     for index in range(4):
         case = phantom(index)
@@ -137,18 +154,25 @@ def test_noise_and_bias_field_are_there():
         steps = np.diff(image, axis=2)[plain[..., 1:] & plain[..., :-1]]
         assert steps.std() == pytest.approx(module._NOISE * np.sqrt(2), rel=0.2)
         # Means over blocks hold hardly any noise; what varies among them is texture and bias.
-        blocks = [image[:, y : y + 16, x : x + 16][plain[:, y : y + 16, x : x + 16]] for y in (0, 48) for x in (0, 48)]
+        blocks = [
+            image[:, y : y + 16, x : x + 16][plain[:, y : y + 16, x : x + 16]]
+            for y in (0, 48)
+            for x in (0, 48)
+        ]
         means = np.array([block.mean() for block in blocks])
         assert means.std() > 0.02 * means.mean()
 
 
 def test_the_bias_field_multiplies(monkeypatch):
-    """Twice as bright tissue is changed twice as much: the ratio of two images of constant tissue is constant."""
+    """Twice as bright tissue is changed twice as much: the ratio of two images of constant tissue
+    is constant.
+    """
     monkeypatch.setattr(module, "_NOISE", 0.0)
     axes, half = [np.arange(n) - n / 2 for n in SIZE], np.array(SIZE) / 2
     nowhere = np.full((3, *SIZE), 1e3)
     once, twice = (
-        module._channel(np.random.default_rng(0), np.array([level] * 4), nowhere, axes, half) for level in (4e3, 8e3)
+        module._channel(np.random.default_rng(0), np.array([level] * 4), nowhere, axes, half)
+        for level in (4e3, 8e3)
     )
     difference = twice - once
     assert np.ptp(difference) > 0.05 * difference.mean()
@@ -157,7 +181,9 @@ def test_the_bias_field_multiplies(monkeypatch):
 
 def test_smooth_fields_have_the_variance_and_correlation_they_claim():
     axes = [np.arange(n, dtype=float) for n in (3, 20, 20)]
-    fields = np.stack([module._field(np.random.default_rng(s), axes, np.full(3, 4.0)) for s in range(600)])
+    fields = np.stack(
+        [module._field(np.random.default_rng(s), axes, np.full(3, 4.0)) for s in range(600)]
+    )
     assert fields.mean() == pytest.approx(0, abs=0.1)
     assert fields.var() == pytest.approx(1, abs=0.1)
     for lag in (2, 4, 8):
@@ -165,7 +191,8 @@ def test_smooth_fields_have_the_variance_and_correlation_they_claim():
         assert correlation == pytest.approx(np.exp(-(lag**2) / 32), abs=0.1)
 
 
-# Who draws it -------------------------------------------------------------------------------------------------------
+# Who draws it
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_raters_see_the_same_image_and_draw_their_own_label():
@@ -180,7 +207,9 @@ def test_raters_disagree_near_boundaries_only(index):
     case, labels = phantom(index), raters_of(index)
     votes = np.stack([(labels == k).mean(0) for k in range(4)])
     disputed = votes.max(0) < 1
-    nearest = np.min([np.abs(boundary_distance(votes.argmax(0) == k, case)) for k in range(1, 4)], axis=0)
+    nearest = np.min(
+        [np.abs(boundary_distance(votes.argmax(0) == k, case)) for k in range(1, 4)], axis=0
+    )
     assert nearest[disputed].max() < 6
     assert np.quantile(nearest[disputed], 0.95) < 3.5
     # The best a network can know is the share of votes: far from sure at every structure's edge.
@@ -199,7 +228,9 @@ def test_some_raters_draw_large(monkeypatch):
     """The systematic part: without it, sizes vary less among raters."""
 
     def spread():
-        volumes = np.array([[(drawn == k).sum((1, 2, 3)) for k in (1, 2, 3)] for drawn in map(raters_of, range(3))])
+        volumes = np.array(
+            [[(drawn == k).sum((1, 2, 3)) for k in (1, 2, 3)] for drawn in map(raters_of, range(3))]
+        )
         return (volumes.std(-1) / volumes.mean(-1)).mean()
 
     with_habit = spread()
@@ -207,13 +238,16 @@ def test_some_raters_draw_large(monkeypatch):
     assert with_habit > 1.3 * spread()
 
 
-# Errors -------------------------------------------------------------------------------------------------------------
+# Errors
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [(3, 24, 24), (4, 23, 24), (4, 24, 23), (64, 64)])
 def test_too_small(size):
     for make in (lambda: phantom(0, size=size), lambda: phantoms(1, size=size)):
-        with pytest.raises(UserError, match=r"size must be \(D, H, W\) and at least \(4, 24, 24\); got \("):
+        with pytest.raises(
+            UserError, match=r"size must be \(D, H, W\) and at least \(4, 24, 24\); got \("
+        ):
             make()
 
 
@@ -237,7 +271,8 @@ def test_impossible_cases():
         phantom(0, rater=-1)
 
 
-# Layouts: where each phantom goes, and what its label codes mean ------------------------------------------------------
+# Layouts: where each phantom goes, and what its label codes mean
+# ------------------------------------------------------
 
 RESTORED = {  # layout: (the file's codes, the phantom's classes) on common ground
     "acdc": ({1: 1, 2: 2, 3: 3}, {1: 1, 2: 2, 3: 3}),
@@ -260,14 +295,26 @@ def files(layout, i):
     grade, brain = ("HGG", "LGG")[i % 2], MRBRAINS_IDS[i % 7]
     table = {
         "acdc": [f"training/{patient}/{patient}_{frame}{end}.nii.gz" for end in ("", "_gt")],
-        "brats": [f"{grade}/{stem}/{stem}_{end}.nii.gz" for end in ("flair", "t1", "t1ce", "t2", "seg")],
-        "mrbrains": [f"training/{brain}/{f}.nii.gz" for f in ("pre/reg_T1", "pre/reg_IR", "pre/FLAIR", "segm")],
-        "mrbrains13": [f"TrainingData/{i + 1}/{f}.nii" for f in ("T1", "T1_IR", "T2_FLAIR", "LabelsForTesting")],
+        "brats": [
+            f"{grade}/{stem}/{stem}_{end}.nii.gz" for end in ("flair", "t1", "t1ce", "t2", "seg")
+        ],
+        "mrbrains": [
+            f"training/{brain}/{f}.nii.gz"
+            for f in ("pre/reg_T1", "pre/reg_IR", "pre/FLAIR", "segm")
+        ],
+        "mrbrains13": [
+            f"TrainingData/{i + 1}/{f}.nii" for f in ("T1", "T1_IR", "T2_FLAIR", "LabelsForTesting")
+        ],
         "flare": [f"TrainingImg/train_{i:03d}_0000.nii.gz", f"TrainingMask/train_{i:03d}.nii.gz"],
         "promise12": [f"Case{i:02d}.mhd", f"Case{i:02d}_segmentation.mhd"],
         "prostate": [f"{folder}/prostate_{i:02d}.nii.gz" for folder in ("imagesTr", "labelsTr")],
-        "hippocampus": [f"{folder}/hippocampus_{i + 1:03d}.nii.gz" for folder in ("imagesTr", "labelsTr")],
-        "nnunet": [*(f"imagesTr/phantom_{i:03d}_000{c}.nii.gz" for c in (0, 1)), f"labelsTr/phantom_{i:03d}.nii.gz"],
+        "hippocampus": [
+            f"{folder}/hippocampus_{i + 1:03d}.nii.gz" for folder in ("imagesTr", "labelsTr")
+        ],
+        "nnunet": [
+            *(f"imagesTr/phantom_{i:03d}_000{c}.nii.gz" for c in (0, 1)),
+            f"labelsTr/phantom_{i:03d}.nii.gz",
+        ],
         "msd": [f"{folder}/phantom_{i:03d}.nii.gz" for folder in ("imagesTr", "labelsTr")],
     }
     return table[layout][:-1], table[layout][-1]
@@ -311,7 +358,10 @@ def test_labels_are_the_phantoms_in_official_codes(written, layout):
 @pytest.mark.parametrize("layout", RESTORED)
 def test_images_are_the_phantoms_up_to_scale(written, layout):
     for i, case in enumerate(cases_of(layout)):
-        arrays = [sitk.GetArrayFromImage(sitk.ReadImage(written / layout / f)) for f in files(layout, i)[0]]
+        arrays = [
+            sitk.GetArrayFromImage(sitk.ReadImage(written / layout / f))
+            for f in files(layout, i)[0]
+        ]
         channels = np.stack(arrays).reshape(-1, *SIZE)
         expected = 1.5 * case.image - 750 if layout == "flare" else case.image
         np.testing.assert_allclose(channels, expected, atol=0.5)
@@ -336,7 +386,9 @@ def test_image_and_label_share_a_place_in_the_patient(written, layout):
 
 @pytest.mark.parametrize("layout", RESTORED)
 def test_no_file_but_those_of_the_layout(written, layout):
-    expected = {f for i in range(N_CASES) for part in [files(layout, i)] for f in (*part[0], part[1])}
+    expected = {
+        f for i in range(N_CASES) for part in [files(layout, i)] for f in (*part[0], part[1])
+    }
     if layout == "acdc":
         expected |= {f"training/patient{p:03d}/Info.cfg" for p in range(1, N_CASES // 2 + 1)}
     if layout == "promise12":
@@ -358,7 +410,9 @@ def test_acdc_info_names_the_frames(written):
 
 def test_mrbrains13_has_both_codings(written):
     for i, case in enumerate(cases_of("mrbrains13")):
-        raw = sitk.GetArrayFromImage(sitk.ReadImage(written / f"mrbrains13/TrainingData/{i + 1}/LabelsForTraining.nii"))
+        raw = sitk.GetArrayFromImage(
+            sitk.ReadImage(written / f"mrbrains13/TrainingData/{i + 1}/LabelsForTraining.nii")
+        )
         assert np.array_equal(recoded(raw, RESTORED["mrbrains"][0]), case.label)
 
 
@@ -390,7 +444,11 @@ def test_decathlon_description(written, layout, labels, modality):
     assert info["numTraining"] == len(info["training"]) == N_CASES
     for pair in info["training"]:
         image = sitk.ReadImage(written / layout / pair["image"])
-        assert image.GetDimension() == (4 if layout == "prostate" else 3) == int(info["tensorImageSize"][0])
+        assert (
+            image.GetDimension()
+            == (4 if layout == "prostate" else 3)
+            == int(info["tensorImageSize"][0])
+        )
         assert sitk.ReadImage(written / layout / pair["label"]).GetDimension() == 3
 
 
@@ -427,7 +485,9 @@ def test_writing_again_gives_the_same_bytes(written, layout, tmp_path):
     write_layout(layout, tmp_path / layout, n_cases=N_CASES, seed=7, size=SIZE)
     for path in (written / layout).rglob("*"):
         if path.is_file():
-            assert path.read_bytes() == (tmp_path / path.relative_to(written)).read_bytes(), path.name
+            assert path.read_bytes() == (tmp_path / path.relative_to(written)).read_bytes(), (
+                path.name
+            )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -446,7 +506,11 @@ def test_writers_take_any_phantoms(tmp_path):
     ("layout", "arguments", "message"),
     [
         ("acdd", {}, "unknown layout 'acdd'; choose one of acdc, brats, mrbrains"),
-        ("acdc", {"n_cases": 3}, "acdc has two cases per patient, so that their number must be even; got 3"),
+        (
+            "acdc",
+            {"n_cases": 3},
+            "acdc has two cases per patient, so that their number must be even; got 3",
+        ),
         ("flare", {"n_cases": 0}, "n_cases must be at least 1; got 0"),
         ("msd", {"size": (2, 24, 24)}, "size must be"),
     ],

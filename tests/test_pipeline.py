@@ -17,18 +17,18 @@ from typer.testing import CliRunner
 
 from segcal import calibrators, metrics
 from segcal.cli import app
+from segcal.compare import read_results
+from segcal.compare.tables import TABLES
 from segcal.config import run_settings
 from segcal.data.images import Grid
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
-from segcal.evaluation import _case_rows, _logit_sums, evaluate
-from segcal.inference import open_run, volume_logits
-from segcal.posthoc import cache_logits, calibrate
-from segcal.prediction import grouped, predict, summary
-from segcal.results import read_results
-from segcal.store import alone, read_run, write_json
-from segcal.tables import TABLES
+from segcal.fitting import cache_logits, calibrate
+from segcal.folders import alone, read_run, write_json
+from segcal.predicting import grouped, predict, summary
+from segcal.predictors.run import open_run, volume_logits
+from segcal.scoring import _case_rows, _logit_sums, evaluate
 from segcal.training import train
 from segcal.types import IGNORE, UserError
 
@@ -41,12 +41,16 @@ def trained(cases, out, *overrides):
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return prepare("phantom", to=tmp_path_factory.mktemp("cases"), n_cases=10, shape=(5, 32, 28)).cases
+    return prepare(
+        "phantom", to=tmp_path_factory.mktemp("cases"), n_cases=10, shape=(5, 32, 28)
+    ).cases
 
 
 @pytest.fixture(scope="module")
 def first(cases, tmp_path_factory):
-    return trained(cases, tmp_path_factory.mktemp("runs") / "ce", "training.epochs=20", "loss.name=ce_dice")
+    return trained(
+        cases, tmp_path_factory.mktemp("runs") / "ce", "training.epochs=20", "loss.name=ce_dice"
+    )
 
 
 @pytest.fixture
@@ -62,14 +66,21 @@ def rows(run):
 
 
 def pick(table, **what):
-    return [float(row["value"]) for row in table if all(row[key] == value for key, value in what.items())]
+    return [
+        float(row["value"])
+        for row in table
+        if all(row[key] == value for key, value in what.items())
+    ]
 
 
-# Inference ------------------------------------------------------------------------------------------------------------
+# Inference
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_volume_is_seen_as_in_training(tmp_path):
-    """Slices smaller than the largest are framed as the training set frames them, so the logits agree to the bit."""
+    """Slices smaller than the largest are framed as the training set frames them, so the logits
+    agree to the bit.
+    """
     write_layout("hippocampus", tmp_path / "raw", n_cases=6, size=(4, 40, 37))
     for path in sorted((tmp_path / "raw").glob("*Tr/*_00[34].nii.gz")):
         image = sitk.ReadImage(str(path))
@@ -79,7 +90,9 @@ def test_a_volume_is_seen_as_in_training(tmp_path):
     slices = Slices(cases, "train")
     assert tuple(run.info["frame"]) == slices.shape == (40, 37)
     small = next(id for id in cases.split("train") if cases.label(id).shape[1:] == (29, 30))
-    start = sum(cases.label(id).shape[0] for id in cases.split("train")[: cases.split("train").index(small)])
+    start = sum(
+        cases.label(id).shape[0] for id in cases.split("train")[: cases.split("train").index(small)]
+    )
     batch = torch.stack([slices[start + i][0] for i in range(4)])
     with torch.inference_mode():
         seen = run.network(batch.contiguous(memory_format=torch.channels_last))[:, :, :29, :30]
@@ -88,7 +101,9 @@ def test_a_volume_is_seen_as_in_training(tmp_path):
 
 @pytest.mark.parametrize("size", [(40, 30), (33, 28), (32, 29), (20, 61), (90, 70)])
 def test_a_larger_slice_is_seen_through_windows_of_the_size_of_training(size):
-    """The network gets that size alone; one that looks at single voxels gives the same through any window."""
+    """The network gets that size alone; one that looks at single voxels gives the same through any
+    window.
+    """
     seen, frame = set(), (32, 28)
 
     class Pointwise(torch.nn.Module):
@@ -98,16 +113,22 @@ def test_a_larger_slice_is_seen_through_windows_of_the_size_of_training(size):
 
     image = torch.rand(3, 1, *size)
     expected = torch.cat([image, 1 - image, image.square()], 1)
-    torch.testing.assert_close(volume_logits(Pointwise(), image, frame), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        volume_logits(Pointwise(), image, frame), expected, rtol=1e-4, atol=1e-5
+    )
     assert seen == {frame}
 
 
 def test_a_network_that_knows_its_border_keeps_its_head_in_a_larger_slice():
-    """Logits of a slice that is one row taller differ little from those of the slice itself, but for that row."""
+    """Logits of a slice that is one row taller differ little from those of the slice itself, but
+    for that row.
+    """
     border = torch.zeros(1, 1, 32, 28)
     border[:, :, 1:-1, 1:-1] = 5.0
 
-    class KnowsItsBorder(torch.nn.Module):  # background at the border of what it was trained with, and beyond
+    class KnowsItsBorder(
+        torch.nn.Module
+    ):  # background at the border of what it was trained with, and beyond
         def forward(self, x):
             if x.shape[2:] != border.shape[2:]:
                 return torch.zeros(len(x), 2, *x.shape[2:])
@@ -143,13 +164,23 @@ def test_damaged_weights_are_named(run):
         open_run(run.root)
 
 
-# Evaluation -----------------------------------------------------------------------------------------------------------
+# Evaluation
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_scores_are_those_of_the_metrics(run, cases):
     evaluate(run)
     table = rows(run)
-    columns = ["run", "dataset", "network", "method", "setting", "split", "corruption", "calibrator"]
+    columns = [
+        "run",
+        "dataset",
+        "network",
+        "method",
+        "setting",
+        "split",
+        "corruption",
+        "calibrator",
+    ]
     assert list(table[0]) == [*columns, "case", "class", "metric", "value"]
     total = 0
     for id in cases.split("test"):
@@ -158,14 +189,22 @@ def test_scores_are_those_of_the_metrics(run, cases):
         bins = metrics.reliability(logits, label)
         total = total + bins
         dice = metrics.dice(metrics.label_map(logits), label, n_classes=4)
-        found = metrics.surfaces(metrics.label_map(logits), label, n_classes=4, spacing=cases.case(id)["spacing"])
+        found = metrics.surfaces(
+            metrics.label_map(logits), label, n_classes=4, spacing=cases.case(id)["spacing"]
+        )
         for k, name in enumerate(cases.classes):
-            assert pick(table, case=id, metric="dice", **{"class": name}) == pytest.approx([dice[k].item()], nan_ok=True)
+            assert pick(table, case=id, metric="dice", **{"class": name}) == pytest.approx(
+                [dice[k].item()], nan_ok=True
+            )
             assert pick(table, case=id, metric="hd95", **{"class": name}) == pytest.approx(
                 [metrics.hd95(found)[k].item()], nan_ok=True
             )
-        assert pick(table, case=id, metric="dice", **{"class": "mean"}) == pytest.approx([dice.nanmean().item()])
-        assert pick(table, case=id, metric="ece", **{"class": "all"}) == pytest.approx([metrics.ece(bins).item()])
+        assert pick(table, case=id, metric="dice", **{"class": "mean"}) == pytest.approx(
+            [dice.nanmean().item()]
+        )
+        assert pick(table, case=id, metric="ece", **{"class": "all"}) == pytest.approx(
+            [metrics.ece(bins).item()]
+        )
         assert len(pick(table, case=id, metric="cece")) == 5  # all, and each of four classes
     assert pick(table, case="pooled", metric="ece") == pytest.approx([metrics.ece(total).item()])
     (entry,) = json.loads((run.root / "bins.json").read_text())["entries"]
@@ -192,13 +231,15 @@ def test_mean_logits_are_per_true_class(run, cases):
     pairs = [(run.logits(volume(cases, id)[0]), volume(cases, id)[1]) for id in cases.split("test")]
     for k in range(4):
         chosen = torch.cat([x.movedim(1, -1)[y == k] for x, y in pairs]).double().mean(0)
-        torch.testing.assert_close(torch.tensor(entry["mean_logits"][k], dtype=torch.float64), chosen, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(entry["mean_logits"][k], dtype=torch.float64), chosen, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_what_is_scored_is_not_scored_again(run, monkeypatch):
     before = evaluate(run)
     text = (run.root / "scores.csv").read_text()
-    monkeypatch.setattr("segcal.inference.volume_logits", None)
+    monkeypatch.setattr("segcal.predictors.run.volume_logits", None)
     again = evaluate(run)
     assert (run.root / "scores.csv").read_text() == text
     assert [row["metric"] for row in again] == [row["metric"] for row in before]
@@ -207,7 +248,9 @@ def test_what_is_scored_is_not_scored_again(run, monkeypatch):
 def test_corruption_is_seeded_per_case_and_hurts(run):
     clean = evaluate(run)
     noisy = evaluate(run, corruption="gaussian_noise:0.3")
-    assert str(evaluate(run, corruption="gaussian_noise:0.3", again=True)) == str(noisy)  # NaN is not equal to itself
+    assert str(evaluate(run, corruption="gaussian_noise:0.3", again=True)) == str(
+        noisy
+    )  # NaN is not equal to itself
     mean = [np.nanmean(pick(table, metric="dice", **{"class": "mean"})) for table in (clean, noisy)]
     assert mean[1] < mean[0] - 0.05
     assert {row["corruption"] for row in rows(run)} == {"", "gaussian_noise:0.3"}
@@ -236,28 +279,51 @@ def test_regions_and_classes_are_both_scored_and_named(tmp_path):
     pred = metrics.label_map(run.logits(image))
     core = [torch.isin(x, torch.tensor([1, 3])).long() for x in (pred, label)]
     expected = metrics.dice(*core, n_classes=2).item()
-    assert pick(table, case=id, metric="dice", **{"class": "TC (region)"}) == pytest.approx([expected], nan_ok=True)
+    assert pick(table, case=id, metric="dice", **{"class": "TC (region)"}) == pytest.approx(
+        [expected], nan_ok=True
+    )
     names = {row["class"] for row in table}
-    assert {"NCR", "ED", "ET", "mean", "TC (region)", "ET (region)", "WT (region)", "mean (region)"} <= names
+    assert {
+        "NCR",
+        "ED",
+        "ET",
+        "mean",
+        "TC (region)",
+        "ET (region)",
+        "WT (region)",
+        "mean (region)",
+    } <= names
 
 
 @pytest.mark.parametrize("n_classes", [4, 200])  # as bytes, and too many for that
 @pytest.mark.parametrize("ignored", [False, True])
 def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
     generator = torch.Generator().manual_seed(n_classes)
-    labels = torch.randint(4, (5, 12, 14), generator=generator) * (torch.rand(5, 12, 14, generator=generator) < 0.3)
+    labels = torch.randint(4, (5, 12, 14), generator=generator) * (
+        torch.rand(5, 12, 14, generator=generator) < 0.3
+    )
     if ignored:
         labels[:, 3:6] = IGNORE
     logits = torch.randn(5, n_classes, 12, 14, generator=generator)
     logits[:, 4:] -= 50  # classes that nobody has
-    regions, classes = {"TC": [1, 3], "WT": [1, 2, 3], "none": [n_classes - 1]}, [f"c{k}" for k in range(1, n_classes)]
+    regions, classes = (
+        {"TC": [1, 3], "WT": [1, 2, 3], "none": [n_classes - 1]},
+        [f"c{k}" for k in range(1, n_classes)],
+    )
     run = SimpleNamespace(classes=tuple(classes), info={"data": {"regions": regions}})
     bins = metrics.reliability(logits, labels)
-    found = {(r["class"], r["metric"]): r["value"] for r in _case_rows("a", logits, labels, bins, run, [2.0, 1.0, 1.5])}
+    found = {
+        (r["class"], r["metric"]): r["value"]
+        for r in _case_rows("a", logits, labels, bins, run, [2.0, 1.0, 1.5])
+    }
     pred = metrics.label_map(logits)
-    objects = {name: [(x == k).long() for x in (pred, labels)] for k, name in enumerate(classes[:3], start=1)}
+    objects = {
+        name: [(x == k).long() for x in (pred, labels)]
+        for k, name in enumerate(classes[:3], start=1)
+    }
     objects |= {
-        f"{name} (region)": [torch.isin(x, torch.tensor(p)).long() for x in (pred, labels)] for name, p in regions.items()
+        f"{name} (region)": [torch.isin(x, torch.tensor(p)).long() for x in (pred, labels)]
+        for name, p in regions.items()
     }
     for name, (inside, truth) in objects.items():
         truth[labels == IGNORE] = IGNORE
@@ -269,20 +335,32 @@ def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
             if row.of in ("confusion", "surfaces"):
                 expected = row.function({"confusion": counts, "surfaces": far}[row.of]).item()
                 assert found[name, key] == pytest.approx(expected, nan_ok=True), (name, key)
-    for mean, names in (("mean", classes), ("mean (region)", [f"{name} (region)" for name in regions])):
+    for mean, names in (
+        ("mean", classes),
+        ("mean (region)", [f"{name} (region)" for name in regions]),
+    ):
         assert found[mean, "missed"] == sum(found[name, "missed"] for name in names) == 0
-        assert found[mean, "asd"] == pytest.approx(np.nanmean([found[name, "asd"] for name in names]))
+        assert found[mean, "asd"] == pytest.approx(
+            np.nanmean([found[name, "asd"] for name in names])
+        )
 
 
 def test_a_missed_object_leaves_no_mean_distance():
     labels = torch.zeros(5, 12, 14).long()
     labels[1:3, 2:6, 2:6], labels[1:3, 8:11, 8:11] = 1, 2
-    logits = 9.0 * torch.nn.functional.one_hot(labels * (labels == 1), 3).movedim(-1, 1)  # the second is not seen
+    logits = 9.0 * torch.nn.functional.one_hot(labels * (labels == 1), 3).movedim(
+        -1, 1
+    )  # the second is not seen
     for regions in ({}, {"one": [1], "other": [2]}):
         run = SimpleNamespace(classes=("a", "b"), info={"data": {"regions": regions}})
-        table = _case_rows("case", logits, labels, metrics.reliability(logits, labels), run, [1.0, 1.0, 1.0])
+        table = _case_rows(
+            "case", logits, labels, metrics.reliability(logits, labels), run, [1.0, 1.0, 1.0]
+        )
         found = {(row["class"], row["metric"]): row["value"] for row in table}
-        for mean, first in (("mean", "a"), *([("mean (region)", "one (region)")] if regions else [])):
+        for mean, first in (
+            ("mean", "a"),
+            *([("mean (region)", "one (region)")] if regions else []),
+        ):
             assert found[first, "asd"] == found[first, "hd95"] == 0
             assert found[mean, "missed"] == 1
             assert found[mean, "dice"] == 0.5
@@ -302,7 +380,8 @@ def test_single_slices_have_distances_in_the_plane(tmp_path):
     assert any(not math.isnan(value) and value > 0 for value in found)
 
 
-# Calibration ----------------------------------------------------------------------------------------------------------
+# Calibration
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, monkeypatch):
@@ -313,7 +392,7 @@ def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, mon
         seen.append(id)
         return real(cases, id)
 
-    monkeypatch.setattr("segcal.posthoc.volume", watched)
+    monkeypatch.setattr("segcal.fitting.volume", watched)
     facts = calibrate(run, ["ts", "lts", "vs"])
     assert set(seen) == set(cases.split("val"))
     table = rows(run)
@@ -351,7 +430,9 @@ def test_a_new_fit_drops_every_score_of_the_old_one(run):
 
 def test_two_at_once_do_not_share_a_run(run):
     with alone(run.root), ThreadPoolExecutor(1) as pool:
-        with pytest.raises(UserError, match="another process is at work on .*ce; wait until it is done"):
+        with pytest.raises(
+            UserError, match="another process is at work on .*ce; wait until it is done"
+        ):
             pool.submit(evaluate, run).result()
         evaluate(run)  # the one who holds it may go on
     with ThreadPoolExecutor(1) as pool:
@@ -365,7 +446,9 @@ def test_changed_arrays_are_refused(tmp_path):
     array = np.load(path)
     array[0] = 1 - array[0].clip(0, 1)
     np.save(path, array)
-    with pytest.raises(UserError, match="is not what was prepared; prepare the data set again with --again"):
+    with pytest.raises(
+        UserError, match="is not what was prepared; prepare the data set again with --again"
+    ):
         evaluate(done)
     with pytest.raises(UserError, match="is not what was prepared"):
         train(done.settings, tmp_path / "other", progress=False)
@@ -377,7 +460,9 @@ def test_edited_splits_are_refused(tmp_path):
     info = json.loads((mine.root / "cases.json").read_text())
     info["splits"][0]["test"].append(info["splits"][0]["train"].pop())
     write_json(mine.root / "cases.json", info)
-    with pytest.raises(UserError, match="cases.json was edited; prepare the data set again with --again"):
+    with pytest.raises(
+        UserError, match="cases.json was edited; prepare the data set again with --again"
+    ):
         evaluate(done)
 
 
@@ -390,7 +475,9 @@ def test_half_of_the_scores_is_not_taken_for_all(run):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
     assert len(evaluate(run)) == len(whole)
     path.write_bytes(b"\xff\xfe rubbish")
-    with pytest.raises(UserError, match="scores.csv is damaged; remove it and run the same command again"):
+    with pytest.raises(
+        UserError, match="scores.csv is damaged; remove it and run the same command again"
+    ):
         evaluate(run)
 
 
@@ -416,7 +503,10 @@ def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
     calibrate(run, ["ts"])
     fitted = calibrators.load(run.root / "calibrators" / "ts")
     pairs = [(run.logits(volume(cases, id)[0]), volume(cases, id)[1]) for id in cases.split("val")]
-    before, after = (sum(F.cross_entropy(f(x), y, reduction="sum") for x, y in pairs) for f in (lambda x: x, fitted))
+    before, after = (
+        sum(F.cross_entropy(f(x), y, reduction="sum") for x, y in pairs)
+        for f in (lambda x: x, fitted)
+    )
     assert after < before
     batches = cache_logits(run, cases, tmp_path)
     assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
@@ -442,7 +532,8 @@ def test_a_calibrator_of_another_run_is_refused(run, first, cases, tmp_path):
         evaluate(run, calibrator="vs")
 
 
-# Prediction -----------------------------------------------------------------------------------------------------------
+# Prediction
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -458,11 +549,17 @@ def test_predictions_lie_where_their_image_lies(run, images, tmp_path):
     for path in images:
         name = path.name.split(".")[0]
         image = sitk.ReadImage(str(path))
-        seg, conf = (sitk.ReadImage(str(tmp_path / "out" / f"{name}_{kind}.nii.gz")) for kind in ("seg", "confidence"))
+        seg, conf = (
+            sitk.ReadImage(str(tmp_path / "out" / f"{name}_{kind}.nii.gz"))
+            for kind in ("seg", "confidence")
+        )
         assert Grid.of(seg).close_to(Grid.of(image))
         assert Grid.of(conf).close_to(Grid.of(image))
         probs = np.stack(
-            [sitk.GetArrayFromImage(sitk.ReadImage(str(p))) for p in sorted((tmp_path / "out").glob(f"{name}_prob_*"))]
+            [
+                sitk.GetArrayFromImage(sitk.ReadImage(str(p)))
+                for p in sorted((tmp_path / "out").glob(f"{name}_prob_*"))
+            ]
         )
         np.testing.assert_allclose(probs.sum(0), 1, atol=1e-4)
         np.testing.assert_array_equal(sitk.GetArrayFromImage(seg), probs.argmax(0))
@@ -484,7 +581,10 @@ def test_a_prediction_is_not_made_twice_nor_overwritten(run, images, tmp_path):
     assert predict(run, images, out) == first
     assert segs[0].read_bytes() == b"corrected by hand"
     calibrate(run, ["ts"])
-    with pytest.raises(UserError, match="has another prediction of .*; choose another --out, or --again to replace it"):
+    with pytest.raises(
+        UserError,
+        match="has another prediction of .*; choose another --out, or --again to replace it",
+    ):
         predict(run, images, out, calibrator="ts")
     predict(run, images, out, calibrator="ts", probabilities=True, again=True)
     assert segs[0].read_bytes() != b"corrected by hand"
@@ -497,7 +597,9 @@ def test_a_prediction_is_not_made_twice_nor_overwritten(run, images, tmp_path):
 
 
 def test_a_prepared_case_is_predicted_as_it_is_evaluated(tmp_path):
-    """Through resizing and back: the label map agrees with the reference as well as the evaluation says."""
+    """Through resizing and back: the label map agrees with the reference as well as the evaluation
+    says.
+    """
     write_layout("acdc", tmp_path / "raw", n_cases=12, size=(4, 40, 36))
     cases = prepare("acdc", tmp_path / "raw", tmp_path / "cases", size=(48, 48)).cases
     run = trained(cases, tmp_path / "run")
@@ -519,7 +621,10 @@ def test_where_the_network_did_not_look_nothing_is_sure(tmp_path):
     path = sorted((tmp_path / "raw" / "imagesTr").iterdir())[0]
     (about,) = predict(run, [path], tmp_path / "out").values()
     name = path.name.split(".")[0]
-    seg, sure = (sitk.ReadImage(str(tmp_path / "out" / f"{name}_{kind}.nii.gz")) for kind in ("seg", "confidence"))
+    seg, sure = (
+        sitk.ReadImage(str(tmp_path / "out" / f"{name}_{kind}.nii.gz"))
+        for kind in ("seg", "confidence")
+    )
     seg, sure = sitk.GetArrayFromImage(seg), sitk.GetArrayFromImage(sure)
     inside = np.zeros(sure.shape, bool)
     inside[:, 8:24, 7:21] = True
@@ -527,8 +632,13 @@ def test_where_the_network_did_not_look_nothing_is_sure(tmp_path):
     assert not sure[~inside].any()
     assert not seg[~inside].any()
     assert about["unseen_share"] == 0.75
-    said = CliRunner().invoke(app, ["predict", str(run.root), str(path), "--out", str(tmp_path / "again")])
-    assert f"note: {name}: the network did not look at 75 % of the image; confidence is 0 there" in said.stderr
+    said = CliRunner().invoke(
+        app, ["predict", str(run.root), str(path), "--out", str(tmp_path / "again")]
+    )
+    assert (
+        f"note: {name}: the network did not look at 75 % of the image; confidence is 0 there"
+        in said.stderr
+    )
 
 
 def test_turned_images_come_back_turned(run, images, tmp_path):
@@ -536,7 +646,10 @@ def test_turned_images_come_back_turned(run, images, tmp_path):
     turned = tmp_path / "turned.nii.gz"
     sitk.WriteImage(sitk.DICOMOrient(image, "PIL"), str(turned))
     predict(run, [images[0], turned], tmp_path / "out")
-    one, two = (sitk.ReadImage(str(tmp_path / "out" / f"{name}_seg.nii.gz")) for name in ("phantom_000", "turned"))
+    one, two = (
+        sitk.ReadImage(str(tmp_path / "out" / f"{name}_seg.nii.gz"))
+        for name in ("phantom_000", "turned")
+    )
     assert Grid.of(two).close_to(Grid.of(sitk.ReadImage(str(turned))))
     same = sitk.GetArrayFromImage(
         sitk.Resample(two, one, sitk.Transform(), sitk.sitkNearestNeighbor)
@@ -554,9 +667,13 @@ def test_channels_are_gathered_and_counted(run, images, tmp_path):
             grouped(wrong, 2)
     here, there = tmp_path / "z" / "s_0000.nii.gz", tmp_path / "a" / "s_0001.nii.gz"
     assert grouped([there, here], 2) == {"s": (here, there)}  # by number, not by folder
-    assert list(grouped([tmp_path / "amos_0001.nii.gz", tmp_path / "amos_0004.nii.gz"], 1)) == ["amos_0001", "amos_0004"]
+    assert list(grouped([tmp_path / "amos_0001.nii.gz", tmp_path / "amos_0004.nii.gz"], 1)) == [
+        "amos_0001",
+        "amos_0004",
+    ]
     with pytest.raises(
-        UserError, match=r"has the files both_0000.nii.gz, both_0001.nii.gz where this run needs one channel"
+        UserError,
+        match=r"has the files both_0000.nii.gz, both_0001.nii.gz where this run needs one channel",
     ):
         predict(run, [*both], tmp_path / "out")
     with pytest.raises(UserError, match="would both be case 's'"):
@@ -569,10 +686,16 @@ def test_channels_are_gathered_and_counted(run, images, tmp_path):
     for n in (2, 3, 4):
         vector = tmp_path / f"vector{n}.mha"
         sitk.WriteImage(sitk.Compose([sitk.Cast(image, sitk.sitkFloat32)] * n), str(vector))
-        with pytest.raises(UserError, match=f"vector{n}.mha holds {n} volumes where one is expected"):
+        with pytest.raises(
+            UserError, match=f"vector{n}.mha holds {n} volumes where one is expected"
+        ):
             predict(run, [vector], tmp_path / "out")
     sitk.WriteImage(sitk.Cast(image, sitk.sitkComplexFloat32), str(tmp_path / "complex.nrrd"))
-    for path, problem in (("complex.nrrd", "holds complex numbers"), ("none.nii.gz", "missing"), (".", "is a folder")):
+    for path, problem in (
+        ("complex.nrrd", "holds complex numbers"),
+        ("none.nii.gz", "missing"),
+        (".", "is a folder"),
+    ):
         with pytest.raises(UserError, match=problem):
             predict(run, [tmp_path / path], tmp_path / "out")
 
@@ -582,7 +705,12 @@ def test_summaries_count_what_they_say():
     probs[1] = [[[0.99, 0.6], [0.6, 0.1]], [[0.0, 0.0], [0.0, 0.02]]]
     probs[0] = 1 - probs[1]
     about = summary(probs, probs.argmax(0).astype(np.uint8), ("x",), (10.0, 10.0, 10.0))
-    assert about["classes"]["x"] == {"voxels": 3, "ml": 3.0, "expected_ml": 2.31, "interval_90_ml": [1.0, 4.0]}
+    assert about["classes"]["x"] == {
+        "voxels": 3,
+        "ml": 3.0,
+        "expected_ml": 2.31,
+        "interval_90_ml": [1.0, 4.0],
+    }
     assert about["mean_confidence"] == pytest.approx(0.73)
     assert about["unsure_share"] == pytest.approx(2 / 3, abs=1e-3)
     assert summary(probs, np.zeros((2, 2, 2), np.uint8), ("x",), (1, 1, 1))["unsure_share"] is None

@@ -15,12 +15,16 @@ from segcal.data.images import Grid, restored
 from segcal.data.layouts import LAYOUTS, write_layout
 from segcal.data.prepare import prepare
 from segcal.figures import contact_sheet
-from segcal.store import IGNORED, open_cases, sha256
+from segcal.folders import IGNORED, open_cases, sha256
 from segcal.training import facts
 from segcal.types import UserError
 
 SIZE = (6, 32, 28)
-KEY = {"mrbrains13": "mrbrains", "nnunet": "my-organs", "msd": "my-organs"}  # layout -> data set; the rest share one name
+KEY = {
+    "mrbrains13": "mrbrains",
+    "nnunet": "my-organs",
+    "msd": "my-organs",
+}  # layout -> data set; the rest share one name
 
 
 def raw(layout, path, **kwargs):
@@ -34,7 +38,9 @@ def layout(request):
 
 
 def test_every_layout_prepares(layout, tmp_path):
-    """Labels become 0..K, images [0, 1], both on the recipe's grid; every case has every file it came from on record."""
+    """Labels become 0..K, images [0, 1], both on the recipe's grid; every case has every file it
+    came from on record.
+    """
     name = KEY.get(layout, layout)
     root = raw(layout, tmp_path / "raw folder ü")
     done = prepare(name, root, tmp_path / "cases")
@@ -79,7 +85,9 @@ def test_without_a_recipe_voxels_are_kept_as_they_are(name, tmp_path):
 
 
 def test_codes_become_classes(tmp_path):
-    """BraTS's 4 becomes 3; both MRBrainS editions give grey matter, white matter and CSF in that order."""
+    """BraTS's 4 becomes 3; both MRBrainS editions give grey matter, white matter and CSF in that
+    order.
+    """
     root = raw("brats", tmp_path / "brats")
     cases = prepare("brats", root, tmp_path / "cases").cases
     for id in cases.ids:
@@ -94,7 +102,12 @@ def test_codes_become_classes(tmp_path):
         prepare("mrbrains", raw(edition, tmp_path / edition), tmp_path / f"cases-{edition}").cases
         for edition in ("mrbrains", "mrbrains13")
     ]
-    pairs = [("1", "1"), ("4", "2"), ("5", "3"), ("7", "4")]  # the ids of the same phantom in each edition
+    pairs = [
+        ("1", "1"),
+        ("4", "2"),
+        ("5", "3"),
+        ("7", "4"),
+    ]  # the ids of the same phantom in each edition
     for old, new in pairs:
         assert set(np.unique(editions[0].label(old))) == {0, 1, 2, 3}
         np.testing.assert_array_equal(editions[0].label(old), editions[1].label(new))
@@ -102,9 +115,13 @@ def test_codes_become_classes(tmp_path):
 
 def test_frames_of_a_patient_share_a_split_and_brains_are_left_out_in_turn(tmp_path):
     acdc = prepare("acdc", raw("acdc", tmp_path / "acdc", n_cases=16), tmp_path / "cases").cases
-    patients = [{acdc.case(id)["patient"] for id in acdc.split(name)} for name in ("train", "val", "test")]
+    patients = [
+        {acdc.case(id)["patient"] for id in acdc.split(name)} for name in ("train", "val", "test")
+    ]
     assert sum(map(len, patients)) == len(set.union(*patients)) == 8
-    brains = prepare("mrbrains", raw("mrbrains", tmp_path / "brains", n_cases=7), tmp_path / "cases").cases
+    brains = prepare(
+        "mrbrains", raw("mrbrains", tmp_path / "brains", n_cases=7), tmp_path / "cases"
+    ).cases
     assert brains.n_folds == 7
     assert len({brains.split("test", fold) for fold in range(7)}) == 7
     with pytest.raises(UserError, match=r"fold must lie in 0\.\.6"):
@@ -137,7 +154,9 @@ def test_recipes_can_be_overridden(tmp_path):
     turned = prepare("mine", root, tmp_path / "d", axis=2).cases
     whole = prepare("mine", root, tmp_path / "e").cases
     for id in turned.ids:
-        np.testing.assert_array_equal(turned.label(id), np.moveaxis(np.array(whole.label(id)), 2, 0))
+        np.testing.assert_array_equal(
+            turned.label(id), np.moveaxis(np.array(whole.label(id)), 2, 0)
+        )
         grids = [Grid.from_dict(turned.case(id)[key]) for key in ("prepared", "original")]
         back = sitk.GetArrayFromImage(restored(np.array(turned.label(id)), *grids, labels=True))
         np.testing.assert_array_equal(back, whole.label(id))
@@ -149,7 +168,9 @@ def test_spacing_and_crop_are_of_the_file_whatever_the_slicing_axis(tmp_path, ax
     along_z = prepare("mine", root, tmp_path / "a", **recipe).cases
     turned = prepare("mine", root, tmp_path / "b", axis=axis, **recipe).cases
     for id in turned.ids:
-        np.testing.assert_array_equal(turned.label(id), np.moveaxis(np.array(along_z.label(id)), axis, 0))
+        np.testing.assert_array_equal(
+            turned.label(id), np.moveaxis(np.array(along_z.label(id)), axis, 0)
+        )
         assert turned.case(id)["spacing"] == {1: [1.0, 1.5, 0.7], 2: [0.7, 1.5, 1.0]}[axis]
 
 
@@ -176,12 +197,17 @@ def test_channels_that_lie_elsewhere_are_refused(tmp_path, change):
     root = raw("brats", tmp_path / "raw")
     path = sorted(root.rglob("*_t2.nii.gz"))[0]
     image = sitk.ReadImage(str(path))
-    image.SetOrigin([x + 0.1 for x in image.GetOrigin()])  # registered, and rounded by another program
+    image.SetOrigin(
+        [x + 0.1 for x in image.GetOrigin()]
+    )  # registered, and rounded by another program
     sitk.WriteImage(image, str(path))
     prepare("brats", root, tmp_path / "a")
     change(image)
     sitk.WriteImage(image, str(path))
-    with pytest.raises(UserError, match=f"{path.name} and .* have different spacing, origin or direction; resample one"):
+    with pytest.raises(
+        UserError,
+        match=f"{path.name} and .* have different spacing, origin or direction; resample one",
+    ):
         prepare("brats", root, tmp_path / "b")
 
 
@@ -199,7 +225,9 @@ def test_cases_of_one_patient_stay_together_if_a_file_says_so(tmp_path):
     assert inspect.summary(cases)["patients"] == len(roles)
     assert inspect.summary(open_cases(tmp_path / "a" / "mine"))["patients"] is None
     assert facts(cases)["patients"] == known
-    assert "no file says which cases are of one patient" in " ".join(inspect.warnings(open_cases(tmp_path / "a" / "mine")))
+    assert "no file says which cases are of one patient" in " ".join(
+        inspect.warnings(open_cases(tmp_path / "a" / "mine"))
+    )
     assert "of one patient" not in " ".join(inspect.warnings(cases))
     assert facts(open_cases(tmp_path / "a" / "mine"))["patients"] is None
 
@@ -239,13 +267,20 @@ def test_nnunet_ignore_label_regions_and_endings(tmp_path, core):
         path.unlink()
         sitk.WriteImage(image, str(path).replace(".nii.gz", ".nrrd"))
     text = json.loads((root / "dataset.json").read_text())
-    text |= {"file_ending": ".nrrd", "labels": {"background": 0, "whole": [1, 2], "core": core, "ignore": 3}}
+    text |= {
+        "file_ending": ".nrrd",
+        "labels": {"background": 0, "whole": [1, 2], "core": core, "ignore": 3},
+    }
     (root / "dataset.json").write_text(json.dumps(text))
     cases = prepare("mine", root, tmp_path / "cases").cases
     assert cases.classes == ("label 1", "core")
     assert cases.info["regions"] == {"whole": [1, 2], "core": [2]}
     assert IGNORED in cases.label(cases.ids[0])
-    assert cases.case(cases.ids[0])["ignored_voxels"] == (cases.label(cases.ids[0]) == IGNORED).sum() > 0
+    assert (
+        cases.case(cases.ids[0])["ignored_voxels"]
+        == (cases.label(cases.ids[0]) == IGNORED).sum()
+        > 0
+    )
 
 
 def test_mixed_orientations_are_turned_alike(tmp_path):
@@ -256,8 +291,13 @@ def test_mixed_orientations_are_turned_alike(tmp_path):
     codes = {}
     for folder in ("imagesTr", "labelsTr"):
         image = sitk.ReadImage(str(root / folder / name))
-        codes[folder] = sitk.DICOMOrientImageFilter.GetOrientationFromDirectionCosines(image.GetDirection())
-        sitk.WriteImage(sitk.DICOMOrient(image, "PIR" if codes[folder] != "PIR" else "RAS"), str(root / folder / name))
+        codes[folder] = sitk.DICOMOrientImageFilter.GetOrientationFromDirectionCosines(
+            image.GetDirection()
+        )
+        sitk.WriteImage(
+            sitk.DICOMOrient(image, "PIR" if codes[folder] != "PIR" else "RAS"),
+            str(root / folder / name),
+        )
     turned = prepare("mine", root, tmp_path / "b").cases
     assert turned.case(id)["reoriented"]
     assert any("turned to the orientation" in line for line in inspect.warnings(turned))
@@ -267,7 +307,8 @@ def test_mixed_orientations_are_turned_alike(tmp_path):
     np.testing.assert_array_equal(back, sitk.GetArrayFromImage(label))
 
 
-# Again, elsewhere, interrupted ----------------------------------------------------------------------------------------
+# Again, elsewhere, interrupted
+# ----------------------------------------------------------------------------------------
 
 
 def snapshot(folder):
@@ -288,7 +329,9 @@ def test_again_is_a_no_op_until_something_changes(tmp_path):
     path = sorted((root / "imagesTr").iterdir())[2]
     image = sitk.ReadImage(str(path))
     sitk.WriteImage(image + 1, str(path))
-    with pytest.raises(UserError, match=rf"sources of .* have changed .*imagesTr/{path.name}\); --again"):
+    with pytest.raises(
+        UserError, match=rf"sources of .* have changed .*imagesTr/{path.name}\); --again"
+    ):
         prepare("mine", root, to)
     assert snapshot(to / "mine") == before
     assert prepare("mine", root, to, again=True).fresh
@@ -357,16 +400,31 @@ def test_inspection_finds_what_is_odd(tmp_path):
     assert f"{d}: image and label geometry differ" in found
     facts = inspect.summary(cases)
     assert facts["cases"] == 8
-    assert facts["classes"]["body"]["voxels"] == sum((cases.label(id) == 1).sum() for id in cases.ids)
+    assert facts["classes"]["body"]["voxels"] == sum(
+        (cases.label(id) == 1).sum() for id in cases.ids
+    )
     json.dumps(facts)
 
 
 def test_cases_that_a_split_leaves_out_are_counted(tmp_path):
     ids = [f"phantom_{i:03d}" for i in range(6)]
-    (tmp_path / "split.json").write_text(json.dumps({"train": ids[:2], "val": ids[2:3], "test": ids[3:4]}))
-    some = prepare("phantom", to=tmp_path / "some", n_cases=6, shape=(4, 24, 24), split_file=tmp_path / "split.json").cases
+    (tmp_path / "split.json").write_text(
+        json.dumps({"train": ids[:2], "val": ids[2:3], "test": ids[3:4]})
+    )
+    some = prepare(
+        "phantom",
+        to=tmp_path / "some",
+        n_cases=6,
+        shape=(4, 24, 24),
+        split_file=tmp_path / "split.json",
+    ).cases
     assert inspect.warnings(some) == ["2 of 6 cases are in none of train, val and test"]
-    assert inspect.warnings(prepare("phantom", to=tmp_path / "all", n_cases=6, shape=(4, 24, 24)).cases) == []
+    assert (
+        inspect.warnings(
+            prepare("phantom", to=tmp_path / "all", n_cases=6, shape=(4, 24, 24)).cases
+        )
+        == []
+    )
 
 
 def test_every_row_of_the_catalog_is_complete():
@@ -377,7 +435,16 @@ def test_every_row_of_the_catalog_is_complete():
         assert row.citation
         assert key == "phantom" or row.homepage.startswith("http")
         assert row.archive is None or row.archive[1].startswith(("md5:", "sha256:"))
-    assert {"acdc", "brats", "mrbrains", "flare", "promise12", "prostate", "hippocampus", "busi"} <= set(DATASETS)
+    assert {
+        "acdc",
+        "brats",
+        "mrbrains",
+        "flare",
+        "promise12",
+        "prostate",
+        "hippocampus",
+        "busi",
+    } <= set(DATASETS)
 
 
 def test_damaged_sets_are_not_opened(tmp_path):
@@ -392,7 +459,9 @@ def test_damaged_sets_are_not_opened(tmp_path):
 
 
 def as_radiologists_see(volume, code):
-    """A volume (z, y, x) whose axes go the ways of `code`, turned by SimpleITK: rows to the back, columns to the left."""
+    """A volume (z, y, x) whose axes go the ways of `code`, turned by SimpleITK: rows to the back,
+    columns to the left.
+    """
     image = sitk.GetImageFromArray(volume)
     image.SetDirection(sitk.DICOMOrient(sitk.Image(2, 2, 2, sitk.sitkUInt8), code).GetDirection())
     return sitk.GetArrayFromImage(sitk.DICOMOrient(image, "LPS"))
@@ -410,10 +479,14 @@ def test_contact_sheets_show_the_middle_of_the_labelled_slices(code, tmp_path):
         z = labelled[len(labelled) // 2]
         stored = np.array(cases.label(id)), np.array(cases.image(id)[:, 0])
         for found, volume in zip((label, image), stored, strict=True):
-            np.testing.assert_array_equal(found, (as_radiologists_see(volume, code) if code else volume)[z])
+            np.testing.assert_array_equal(
+                found, (as_radiologists_see(volume, code) if code else volume)[z]
+            )
     figure = contact_sheet(chosen, cases.classes, class_colours(len(cases.classes)), "sheet")
     assert [ax.get_aspect() for ax in figure.axes[:2]] == [2, chosen[1].aspect]
-    letters = [{text.get_text(): text.get_position() for text in ax.texts} for ax in figure.axes[:3]]
+    letters = [
+        {text.get_text(): text.get_position() for text in ax.texts} for ax in figure.axes[:3]
+    ]
     for found in letters:
         assert set(found) == (set("RLAP") if code else set())
         assert not code or (found["R"][0] < found["L"][0] and found["A"][1] > found["P"][1])

@@ -1,4 +1,6 @@
-"""What goes wrong with raw data: one sentence that names the file and the remedy, exit 2, nothing half-written."""
+"""What goes wrong with raw data: one sentence that names the file and the remedy, exit 2, nothing
+half-written.
+"""
 
 import json
 import os
@@ -82,17 +84,24 @@ BROKEN = [
     (truncated, r"imagesTr.*_001.nii.gz cannot be read: it is no image, or it is truncated"),
     (not_an_image, r"imagesTr.*_001.nii.gz cannot be read"),
     (unknown_label, r"labelsTr.*_001.nii.gz holds the unknown label 9; allowed are 0, 1, 2, 3"),
-    (fractional_label, r"labelsTr.*_001.nii.gz holds the unknown label 0.5; allowed are 0, 1, 2, 3"),
+    (
+        fractional_label,
+        r"labelsTr.*_001.nii.gz holds the unknown label 0.5; allowed are 0, 1, 2, 3",
+    ),
     (four_dimensions, r"imagesTr.*_001.nii.gz holds 2 volumes where one is expected"),
     (not_a_number, r"imagesTr.*_001.nii.gz holds NaN or infinite values"),
 ]
 
 
 # Processes are slow to start: two kinds are enough there.
-TRIALS = [(*trial, 1) for trial in BROKEN] + [(*trial, 2) for trial in BROKEN if trial[0] in (missing_label, unknown_label)]
+TRIALS = [(*trial, 1) for trial in BROKEN] + [
+    (*trial, 2) for trial in BROKEN if trial[0] in (missing_label, unknown_label)
+]
 
 
-@pytest.mark.parametrize(("spoil", "message", "workers"), TRIALS, ids=lambda v: getattr(v, "__name__", ""))
+@pytest.mark.parametrize(
+    ("spoil", "message", "workers"), TRIALS, ids=lambda v: getattr(v, "__name__", "")
+)
 def test_a_broken_case_stops_everything_or_is_left_out(root, tmp_path, spoil, message, workers):
     spoil(root)
     to = tmp_path / "new" / "cases"
@@ -112,7 +121,9 @@ def test_one_case_only(root, tmp_path):
     text = json.loads((root / "dataset.json").read_text())
     text["training"] = text["training"][:1]
     (root / "dataset.json").write_text(json.dumps(text))
-    with pytest.raises(UserError, match="needs at least 3 patients; got 1: add some, or give a --split file"):
+    with pytest.raises(
+        UserError, match="needs at least 3 patients; got 1: add some, or give a --split file"
+    ):
         prepare("mine", root, tmp_path / "cases")
     assert not (tmp_path / "cases").exists()
     split = tmp_path / "split.json"
@@ -207,7 +218,10 @@ def test_a_full_disk_leaves_nothing(root, tmp_path, monkeypatch):
         real(path, array, **kwargs)
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match="cannot write to .*: No space left on device; make room or choose another folder"):
+    with pytest.raises(
+        UserError,
+        match="cannot write to .*: No space left on device; make room or choose another folder",
+    ):
         prepare("mine", root, tmp_path / "cases")
     assert not (tmp_path / "cases").exists()
 
@@ -216,6 +230,10 @@ def test_a_read_only_target(root, tmp_path, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise PermissionError(13, os.strerror(13), str(self))
 
-    monkeypatch.setattr("pathlib.Path.mkdir", refuse)  # root may write anywhere, so the system's answer is played
-    with pytest.raises(UserError, match="cannot write to .*: Permission denied; make room or choose another folder"):
+    monkeypatch.setattr(
+        "pathlib.Path.mkdir", refuse
+    )  # root may write anywhere, so the system's answer is played
+    with pytest.raises(
+        UserError, match="cannot write to .*: Permission denied; make room or choose another folder"
+    ):
         prepare("mine", root, tmp_path / "cases")

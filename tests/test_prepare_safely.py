@@ -32,7 +32,8 @@ def change_description(root, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-# A user's folders -----------------------------------------------------------------------------------------------------
+# A user's folders
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_no_folder_of_the_users_is_replaced(root, tmp_path):
@@ -54,7 +55,9 @@ def test_no_folder_of_the_users_is_replaced(root, tmp_path):
 def test_of_two_at_once_the_second_is_refused(root, tmp_path):
     def second(done, total):
         if done == 2:
-            with pytest.raises(UserError, match="another process is at work on .*mine; wait until it is done"):
+            with pytest.raises(
+                UserError, match="another process is at work on .*mine; wait until it is done"
+            ):
                 prepare("mine", root, tmp_path / "cases")
 
     done = prepare("mine", root, tmp_path / "cases", progress=second)
@@ -62,7 +65,8 @@ def test_of_two_at_once_the_second_is_refused(root, tmp_path):
     assert sorted(p.name for p in (tmp_path / "cases").iterdir()) == ["mine"]
 
 
-# Going on -------------------------------------------------------------------------------------------------------------
+# Going on
+# -------------------------------------------------------------------------------------------------------------
 
 
 def interrupted(root, to, after=3):
@@ -104,13 +108,30 @@ def test_a_case_that_went_meanwhile_leaves_nothing(root, tmp_path):
 
 
 def test_a_killed_worker_is_named_and_its_work_kept(root, tmp_path):
-    """The main process is told to stop while its workers are busy; nothing is left running and the next try goes on."""
+    """The main process is told to stop while its workers are busy; nothing is left running and the
+    next try goes on.
+    """
     write_layout("msd", tmp_path / "many", n_cases=60, size=(16, 96, 96))
     code = "from segcal.cli import main; main()"
-    command = [sys.executable, "-c", code, "prepare", "x", "--from", str(tmp_path / "many"), "--to", str(tmp_path / "out")]
-    process = subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "prepare",
+        "x",
+        "--from",
+        str(tmp_path / "many"),
+        "--to",
+        str(tmp_path / "out"),
+    ]
+    process = subprocess.Popen(
+        [*command, "--workers", "2"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 60
-    while len(list((tmp_path / "out").glob(".x.partial/*.record.json"))) < 3 and time.monotonic() < deadline:
+    while (
+        len(list((tmp_path / "out").glob(".x.partial/*.record.json"))) < 3
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -123,7 +144,8 @@ def test_a_killed_worker_is_named_and_its_work_kept(root, tmp_path):
     assert json.loads(done.stdout)["cases"] == 60
 
 
-# What a no-op must notice ---------------------------------------------------------------------------------------------
+# What a no-op must notice
+# ---------------------------------------------------------------------------------------------
 
 
 def test_data_files_beside_headers_are_watched(tmp_path):
@@ -132,13 +154,17 @@ def test_data_files_beside_headers_are_watched(tmp_path):
     assert not prepare("promise12", tmp_path / "raw", tmp_path / "cases").fresh
     path = tmp_path / "raw" / "Case00_segmentation.raw"
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(UserError, match=r"have changed since it was prepared \(Case00_segmentation.raw\)"):
+    with pytest.raises(
+        UserError, match=r"have changed since it was prepared \(Case00_segmentation.raw\)"
+    ):
         prepare("promise12", tmp_path / "raw", tmp_path / "cases")
 
 
 def test_other_names_for_labels_are_noticed(root, tmp_path):
     prepare("mine", root, tmp_path / "cases")
-    change_description(root, labels={"0": "background", "1": "liver", "2": "core", "3": "satellite"})
+    change_description(
+        root, labels={"0": "background", "1": "liver", "2": "core", "3": "satellite"}
+    )
     with pytest.raises(UserError, match="was prepared with another source; --again replaces it"):
         prepare("mine", root, tmp_path / "cases")
 
@@ -163,16 +189,24 @@ def test_lost_arrays_are_noticed(root, tmp_path):
         prepare("mine", root, tmp_path / "cases")
 
 
-# Channels, masks, slices ----------------------------------------------------------------------------------------------
+# Channels, masks, slices
+# ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("layout", "order"), [("brats", [0, 1, 2, 3]), ("mrbrains", [0, 2, 1]), ("mrbrains13", [0, 2, 1])])
+@pytest.mark.parametrize(
+    ("layout", "order"),
+    [("brats", [0, 1, 2, 3]), ("mrbrains", [0, 2, 1]), ("mrbrains13", [0, 2, 1])],
+)
 def test_channels_come_in_the_catalogs_order(layout, order, tmp_path):
-    """The phantom's channels are written as flair, t1, t1ce, t2, and as T1, IR, FLAIR; the catalog has FLAIR before IR."""
+    """The phantom's channels are written as flair, t1, t1ce, t2, and as T1, IR, FLAIR; the catalog
+    has FLAIR before IR.
+    """
     write_layout(layout, tmp_path / "raw", n_cases=3, size=SIZE)
     name = "mrbrains" if layout == "mrbrains13" else layout
     case = next(iter(phantoms(3, size=SIZE, n_channels=len(order))))
-    cases = prepare(name, tmp_path / "raw", tmp_path / "cases", crop=SIZE, spacing=case.spacing).cases
+    cases = prepare(
+        name, tmp_path / "raw", tmp_path / "cases", crop=SIZE, spacing=case.spacing
+    ).cases
     image = cases.image(cases.ids[0])
     for channel, source in enumerate(order):
         values = np.rint(case.image[source])
@@ -194,8 +228,14 @@ def test_the_recipe_decides_on_empty_slices(tmp_path):
     write_layout("brats", tmp_path / "raw", n_cases=6, size=SIZE)
     cases = prepare("brats", tmp_path / "raw", tmp_path / "cases").cases
     train, everything = Slices(cases, "train"), Slices(cases, "train", keep_empty=True)
-    assert len(train) == sum(len(cases.case(id)["foreground_slices"]) for id in cases.split("train")) < len(everything)
-    assert len(Slices(cases, "test")) == sum(cases.case(id)["shape"][0] for id in cases.split("test"))
+    assert (
+        len(train)
+        == sum(len(cases.case(id)["foreground_slices"]) for id in cases.split("train"))
+        < len(everything)
+    )
+    assert len(Slices(cases, "test")) == sum(
+        cases.case(id)["shape"][0] for id in cases.split("test")
+    )
 
 
 def test_colour_images_as_three_channels(tmp_path):
@@ -205,9 +245,13 @@ def test_colour_images_as_three_channels(tmp_path):
     rng = np.random.default_rng(0)
     for i in range(4):
         colours = rng.integers(0, 255, (12, 14, 3)).astype(np.uint8)
-        sitk.WriteImage(sitk.GetImageFromArray(colours, isVector=True), str(folder / "imagesTr" / f"a{i}_0000.png"))
         sitk.WriteImage(
-            sitk.GetImageFromArray((colours[..., 0] > 99).astype(np.uint8)), str(folder / "labelsTr" / f"a{i}.png")
+            sitk.GetImageFromArray(colours, isVector=True),
+            str(folder / "imagesTr" / f"a{i}_0000.png"),
+        )
+        sitk.WriteImage(
+            sitk.GetImageFromArray((colours[..., 0] > 99).astype(np.uint8)),
+            str(folder / "labelsTr" / f"a{i}.png"),
         )
     names = {"0": "R", "1": "G", "2": "B"}
     (folder / "dataset.json").write_text(
@@ -216,14 +260,19 @@ def test_colour_images_as_three_channels(tmp_path):
     cases = prepare("photos", folder, tmp_path / "cases").cases
     image = cases.image("a3")
     assert image.shape == (1, 3, 12, 14)
-    np.testing.assert_allclose(image[0, 2], (colours[..., 2] - colours[..., 2].min()) / np.ptp(colours[..., 2]), atol=1e-6)
+    np.testing.assert_allclose(
+        image[0, 2], (colours[..., 2] - colours[..., 2].min()) / np.ptp(colours[..., 2]), atol=1e-6
+    )
 
 
-# Odd raw data ---------------------------------------------------------------------------------------------------------
+# Odd raw data
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_acdc_as_downloaded(tmp_path):
-    """`testing/` and macOS's left-overs are left alone, frames are found without Info.cfg, broken ones can be skipped."""
+    """`testing/` and macOS's left-overs are left alone, frames are found without Info.cfg, broken
+    ones can be skipped.
+    """
     root = tmp_path / "acdc"
     write_layout("acdc", root, n_cases=12, size=SIZE)
     shutil.copytree(root / "training" / "patient001", root / "testing" / "patient101")
@@ -242,7 +291,11 @@ def test_acdc_as_downloaded(tmp_path):
     done = prepare("acdc", root, tmp_path / "again", skip_broken=True)
     assert list(done.left_out) == ["patient004_frame01"]
     split = tmp_path / "split.json"
-    parts = {"train": ["patient001", "patient002", "patient004"], "val": ["patient003"], "test": ["patient005"]}
+    parts = {
+        "train": ["patient001", "patient002", "patient004"],
+        "val": ["patient003"],
+        "test": ["patient005"],
+    }
     split.write_text(json.dumps(parts))
     cases = prepare("acdc", root, tmp_path / "split", skip_broken=True, split_file=split).cases
     assert len(cases.split("train")) == 4
@@ -275,7 +328,11 @@ def test_links_to_images_elsewhere_are_fine(root, tmp_path):
         ("hippocampus", {"training": None}, "has no list called training"),
         ("mine", {"training": None, "channel_names": {"T1": 0}}, "channels must be numbered"),
         ("mine", {"labels": {str(i): f"l{i}" for i in range(300)}}, "at most 254 can be stored"),
-        ("mine", {"training": [{"image": "a\0b.nii.gz", "label": "c"}]}, "outside the data set's folder"),
+        (
+            "mine",
+            {"training": [{"image": "a\0b.nii.gz", "label": "c"}]},
+            "outside the data set's folder",
+        ),
     ],
 )
 def test_odd_descriptions_are_sentences(root, tmp_path, name, values, message):
@@ -302,8 +359,10 @@ def test_an_unreadable_source_is_the_sources_fault(root, tmp_path, monkeypatch):
             raise PermissionError(13, os.strerror(13), str(path))
         return real(path).st_size and "digest"
 
-    monkeypatch.setattr("segcal.store.files.sha256", refuse)
-    with pytest.raises(UserError, match=rf"{bad.name} cannot be read: Permission denied; mend it, or leave"):
+    monkeypatch.setattr("segcal.folders.files.sha256", refuse)
+    with pytest.raises(
+        UserError, match=rf"{bad.name} cannot be read: Permission denied; mend it, or leave"
+    ):
         prepare("mine", root, tmp_path / "cases")
 
 
@@ -312,12 +371,16 @@ def test_a_disk_that_is_full_without_saying_why(root, tmp_path, monkeypatch):
         raise OSError("500 requested and 100 written")  # numpy's own, without a number
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match="cannot write to .*: 500 requested and 100 written; make room"):
+    with pytest.raises(
+        UserError, match="cannot write to .*: 500 requested and 100 written; make room"
+    ):
         prepare("mine", root, tmp_path / "cases")
     assert not (tmp_path / "cases").exists()
 
 
-@pytest.mark.parametrize("value", [{"train": 5, "val": [], "test": []}, {"train": [["a"]], "val": [], "test": []}])
+@pytest.mark.parametrize(
+    "value", [{"train": 5, "val": [], "test": []}, {"train": [["a"]], "val": [], "test": []}]
+)
 def test_odd_split_files_are_sentences(root, tmp_path, value):
     (tmp_path / "split.json").write_text(json.dumps(value))
     with pytest.raises(UserError, match="must be a JSON object with the lists"):

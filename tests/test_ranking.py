@@ -1,4 +1,6 @@
-"""Ranks, intervals, tests and stability: against slow loops, independent libraries, laws, and the published conclusion."""
+"""Ranks, intervals, tests and stability: against slow loops, independent libraries, laws, and the
+published conclusion.
+"""
 
 import math
 import time
@@ -12,10 +14,8 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata, wilcoxon
 from synthetic_runs import miss, scores_of, write_run
 
-from segcal.losses import LOSSES
-from segcal.metrics import METRICS
-from segcal.published import published, published_datasets, published_means
-from segcal.ranking import (
+from segcal.compare import read_results
+from segcal.compare.ranking import (
     MAIN,
     bootstrap_means,
     counted,
@@ -30,7 +30,9 @@ from segcal.ranking import (
     stability,
     sum_rank,
 )
-from segcal.results import read_results
+from segcal.losses import LOSSES
+from segcal.metrics import METRICS
+from segcal.published import published, published_datasets, published_means
 from segcal.types import UserError
 
 NAN = math.nan
@@ -50,16 +52,30 @@ def random_frame(seed, n_cases=9, n=4, holes=0.0):
     return frame(values)
 
 
-# Ranks ----------------------------------------------------------------------------------------------------------------
+# Ranks
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def slow_ranks(row, better):
-    """A contender's rank is 1, plus the number of better ones, plus half the number of others that are alike."""
+    """A contender's rank is 1, plus the number of better ones, plus half the number of others that
+    are alike.
+    """
 
     def loss(value):
-        return math.inf if math.isnan(value) else -value if better == "higher" else abs(value) if better == "zero" else value
+        return (
+            math.inf
+            if math.isnan(value)
+            else -value
+            if better == "higher"
+            else abs(value)
+            if better == "zero"
+            else value
+        )
 
-    return [1 + sum(loss(o) < loss(v) for o in row) + (sum(loss(o) == loss(v) for o in row) - 1) / 2 for v in row]
+    return [
+        1 + sum(loss(o) < loss(v) for o in row) + (sum(loss(o) == loss(v) for o in row) - 1) / 2
+        for v in row
+    ]
 
 
 @pytest.mark.parametrize("metric", ["dice", "ece", "asd", "confidence_gap"])
@@ -82,7 +98,11 @@ def test_ranks_agree_with_scipy_for_every_metric(metric):
     np.testing.assert_array_equal(ranks(values, metric), rankdata(sign * values, axis=1))
 
 
-@given(st.lists(st.lists(st.floats(0.1, 1) | st.just(NAN), min_size=3, max_size=3), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.lists(st.floats(0.1, 1) | st.just(NAN), min_size=3, max_size=3), min_size=1, max_size=6
+    )
+)
 def test_ranks_add_up_and_do_not_depend_on_order(rows):
     values = frame(rows)
     found = ranks(values, "ece")
@@ -101,8 +121,8 @@ def test_a_missed_object_ranks_last_and_an_invented_one_behind_a_rightly_empty_o
 def test_missing_hard_cases_never_improves_a_standing():
     """Law: a value that gets lost never gives a better rank, neither in a case nor of the mean.
 
-    In a mean it counts as the worst value that is left, so the law there is for all values but the very worst.
-    """
+    In a mean it counts as the worst value that is left, so the law there is for all values but the
+    very worst."""
     tried = 0
     for seed in range(10):
         values = random_frame(seed, n_cases=6, n=3)
@@ -118,11 +138,14 @@ def test_missing_hard_cases_never_improves_a_standing():
     assert tried > 30
 
 
-# No value -------------------------------------------------------------------------------------------------------------
+# No value
+# -------------------------------------------------------------------------------------------------------------
 
 
 def outcomes(seed, n_cases=8, n=3):
-    """Random objects and predictions, and what follows by definition: Dice, distance and missed, each cases x contenders."""
+    """Random objects and predictions, and what follows by definition: Dice, distance and missed,
+    each cases x contenders.
+    """
     rng = np.random.default_rng(seed)
     there, said = rng.random(n_cases) < 0.5, rng.random((n_cases, n)) < 0.5
     dice, asd, missed = np.full((3, n_cases, n), NAN)
@@ -136,7 +159,9 @@ def outcomes(seed, n_cases=8, n=3):
 
 
 def slow_losses(there, said, values, higher):
-    """A row of losses in words: found, by value; rightly empty, the best; missed or invented, the worst."""
+    """A row of losses in words: found, by value; rightly empty, the best; missed or invented, the
+    worst.
+    """
     if not there:
         return [math.inf if s else -math.inf for s in said]
     return [math.inf if not s else -v if higher else v for s, v in zip(said, values, strict=True)]
@@ -149,9 +174,13 @@ def test_no_value_counts_by_why_there_is_none(metric, seed):
     found = ranks(credited(tables[metric], metric, tables["missed"]), metric)
     for i, case in enumerate(tables[metric].index):
         if len(set(said[i])) == 1 and (said[i, 0] != there[i] or not there[i]):
-            assert case not in found.index or found.loc[case].nunique() == 1  # all alike: nothing to compare
+            assert (
+                case not in found.index or found.loc[case].nunique() == 1
+            )  # all alike: nothing to compare
         else:
-            loss = slow_losses(there[i], said[i], tables[metric].loc[case], METRICS[metric].better == "higher")
+            loss = slow_losses(
+                there[i], said[i], tables[metric].loc[case], METRICS[metric].better == "higher"
+            )
             assert found.loc[case].tolist() == slow_ranks(loss, "lower")
     if metric == "dice":  # which tells by itself what was invented
         pd.testing.assert_frame_equal(ranks(tables[metric], metric), found)
@@ -166,8 +195,13 @@ def test_inventing_an_object_never_improves_a_standing(metric):
         for i in np.flatnonzero(~there & ~said[:, 0]):
             after = {key: table.copy() for key, table in before.items()}
             after["dice"].iloc[i, 0], after["missed"].iloc[i, 0] = 0.0, 1.0
-            fair = [credited(tables[metric], metric, tables["missed"]) for tables in (before, after)]
-            standing = [ranks(counted(table, metric).mean().to_frame().T, metric)["a"].item() for table in fair]
+            fair = [
+                credited(tables[metric], metric, tables["missed"]) for tables in (before, after)
+            ]
+            standing = [
+                ranks(counted(table, metric).mean().to_frame().T, metric)["a"].item()
+                for table in fair
+            ]
             assert standing[1] >= standing[0]
             in_case = [ranks(table, metric)["a"].get(f"c{i}", 2.0) for table in fair]
             assert in_case[1] >= in_case[0]
@@ -178,8 +212,12 @@ def test_inventing_an_object_never_improves_a_standing(metric):
 def test_what_some_seeds_invent_is_worse_than_leaving_it_out():
     dice, missed = frame([[NAN, 2 / 3, 0.0]]), frame([[0.0, 1 / 3, 1.0]])
     assert ranks(credited(dice, "dice", missed), "dice").iloc[0].tolist() == [1, 2, 3]
-    assert credited(frame([[NAN, 0.4, 0.0]]), "dice", frame([[0.0, 0.0, 1.0]])).isna().iloc[0, 0]  # it is there, after all
-    assert credited(frame([[NAN, 0.4]]), "ece", frame([[0.0, 1.0]])).isna().iloc[0, 0]  # no object, no credit
+    assert (
+        credited(frame([[NAN, 0.4, 0.0]]), "dice", frame([[0.0, 0.0, 1.0]])).isna().iloc[0, 0]
+    )  # it is there, after all
+    assert (
+        credited(frame([[NAN, 0.4]]), "ece", frame([[0.0, 1.0]])).isna().iloc[0, 0]
+    )  # no object, no credit
     assert credited(frame([[NAN, NAN]]), "asd", frame([[0.0, 0.0]])).isna().all(axis=None)
 
 
@@ -188,16 +226,23 @@ def test_unknown_metrics_are_named():
         ranks(frame([[1.0]]), "dsc")
 
 
-# Sum-rank and mean case rank ------------------------------------------------------------------------------------------
+# Sum-rank and mean case rank
+# ------------------------------------------------------------------------------------------
 
 
 def test_sum_rank_is_that_of_a_slow_loop():
     rng = np.random.default_rng(0)
-    means = {(d, m): pd.Series(np.round(rng.random(5), 1), index=list("abcde")) for d in ("x", "y") for m in MAIN}
+    means = {
+        (d, m): pd.Series(np.round(rng.random(5), 1), index=list("abcde"))
+        for d in ("x", "y")
+        for m in MAIN
+    }
     found = sum_rank(means)
     totals = dict.fromkeys("abcde", 0.0)
     for (dataset, metric), values in means.items():
-        for name, rank in zip("abcde", slow_ranks(values.tolist(), METRICS[metric].better), strict=True):
+        for name, rank in zip(
+            "abcde", slow_ranks(values.tolist(), METRICS[metric].better), strict=True
+        ):
             assert found.loc[name, [(dataset, metric)]].item() == rank
             totals[name] += rank
     assert found["sum"].to_dict() == totals
@@ -205,7 +250,10 @@ def test_sum_rank_is_that_of_a_slow_loop():
 
 
 def test_sum_rank_takes_contenders_by_name_and_refuses_others():
-    means = {("x", "ece"): pd.Series({"a": 1.0, "b": 2.0}), ("y", "ece"): pd.Series({"b": 1.0, "a": 2.0})}
+    means = {
+        ("x", "ece"): pd.Series({"a": 1.0, "b": 2.0}),
+        ("y", "ece"): pd.Series({"b": 1.0, "a": 2.0}),
+    }
     assert sum_rank(means)["sum"].to_dict() == {"a": 3.0, "b": 3.0}
     assert ("y", "asd") not in sum_rank(means | {("y", "asd"): pd.Series({"a": NAN, "b": NAN})})
     with pytest.raises(UserError, match="give each the same"):
@@ -230,7 +278,8 @@ def test_mean_case_rank_is_that_of_a_slow_loop(seed):
     assert found["ece"].tolist() == pytest.approx(ranks(per_case["ece"], "ece").mean().tolist())
 
 
-# The paper ------------------------------------------------------------------------------------------------------------
+# The paper
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_published_tables_are_complete():
@@ -251,7 +300,9 @@ def test_the_published_tables_are_complete():
 
 
 def test_published_means_are_the_means_of_published_classes():
-    """Law: rounded values of the classes give the rounded mean, up to rounding (and a few slips of the pen in the paper)."""
+    """Law: rounded values of the classes give the rounded mean, up to rounding (and a few slips of
+    the pen in the paper).
+    """
     off = []
     for dataset in published_datasets():
         rows = published(dataset)
@@ -268,20 +319,25 @@ def test_the_published_conclusion():
     means = published_means()
     overall = sum_rank(means)
     assert overall["rank"].idxmin() == "mbls"
-    per_metric = {m: sum_rank({key: v for key, v in means.items() if key[1] == m})["rank"] for m in MAIN}
+    per_metric = {
+        m: sum_rank({key: v for key, v in means.items() if key[1] == m})["rank"] for m in MAIN
+    }
     for order in per_metric.values():
         assert order["mbls"] == 1
     assert per_metric["asd"]["ce_dice"] == 2
     assert per_metric["ece"]["ce_dice"] == 7
 
 
-# Bootstrap ------------------------------------------------------------------------------------------------------------
+# Bootstrap
+# ------------------------------------------------------------------------------------------------------------
 
 
 def slow_bootstrap(values, patients, n, seed):
     """Draw patients, gather their cases one by one, average those that have a value."""
     names = list(dict.fromkeys(patients.get(case, case) for case in values.index))
-    counts = np.random.default_rng(seed).multinomial(len(names), [1 / len(names)] * len(names), size=n)
+    counts = np.random.default_rng(seed).multinomial(
+        len(names), [1 / len(names)] * len(names), size=n
+    )
     for draw in counts:
         cases = [
             c
@@ -290,7 +346,9 @@ def slow_bootstrap(values, patients, n, seed):
             for c in values.index
             if patients.get(c, c) == name
         ]
-        yield {key: [v for v in values.loc[cases, key] if not math.isnan(v)] for key in values.columns}
+        yield {
+            key: [v for v in values.loc[cases, key] if not math.isnan(v)] for key in values.columns
+        }
 
 
 @pytest.mark.parametrize("holes", [0.0, 0.3])
@@ -302,7 +360,9 @@ def test_bootstrap_intervals_are_those_of_a_slow_loop(holes):
     for key in values.columns:
         means = [sum(s[key]) / len(s[key]) for s in samples if s[key]]
         assert found.loc[key, "mean"] == pytest.approx(np.nanmean(values[key]))
-        assert found.loc[key, ["low", "high"]].tolist() == pytest.approx(np.quantile(means, [0.1, 0.9]).tolist())
+        assert found.loc[key, ["low", "high"]].tolist() == pytest.approx(
+            np.quantile(means, [0.1, 0.9]).tolist()
+        )
 
 
 def test_bootstrap_agrees_with_the_normal_interval_for_many_cases():
@@ -314,7 +374,9 @@ def test_bootstrap_agrees_with_the_normal_interval_for_many_cases():
 
 
 def test_cases_of_one_patient_come_together():
-    """Law: copies of a patient's case carry no news; as patients of their own they would narrow the interval."""
+    """Law: copies of a patient's case carry no news; as patients of their own they would narrow the
+    interval.
+    """
     values = random_frame(2, n_cases=12)
     copies = pd.concat([values, values.rename(index=lambda c: f"{c}'")])
     patients = {case: case.strip("'") for case in copies.index}
@@ -348,19 +410,28 @@ def test_one_patient_has_a_mean_and_no_interval():
         bootstrap_means(values, ALONE, level=1.5)
 
 
-# Stability ------------------------------------------------------------------------------------------------------------
+# Stability
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_stability_is_that_of_a_slow_loop():
-    per_case = {"dice": random_frame(0, n_cases=7, n=3), "asd": random_frame(1, n_cases=7, n=3, holes=0.2)}
+    per_case = {
+        "dice": random_frame(0, n_cases=7, n=3),
+        "asd": random_frame(1, n_cases=7, n=3, holes=0.2),
+    }
     patients = {case: f"p{i // 2}" for i, case in enumerate(per_case["dice"].index)}
     found = stability(per_case, patients, n=150, seed=4)
     case_rank = pd.concat([ranks(v, m) for m, v in per_case.items()]).groupby(level=0).mean()
-    order = {m: (counted(v, m), METRICS[m].better) for m, v in per_case.items()} | {"overall": (case_rank, "lower")}
+    order = {m: (counted(v, m), METRICS[m].better) for m, v in per_case.items()} | {
+        "overall": (case_rank, "lower")
+    }
     for metric, (values, better) in order.items():
         first = dict.fromkeys("abc", 0.0)
         for sample in slow_bootstrap(values, patients, 150, seed=4):
-            means = {key: sum(v) / len(v) * (-1 if better == "higher" else 1) for key, v in sample.items()}
+            means = {
+                key: sum(v) / len(v) * (-1 if better == "higher" else 1)
+                for key, v in sample.items()
+            }
             best = [key for key, mean in means.items() if mean <= min(means.values()) + 1e-12]
             for key in best:
                 first[key] += 1 / len(best) / 150
@@ -374,14 +445,22 @@ def test_stability_shares_ties_and_sums_to_one():
     assert found.sum().tolist() == pytest.approx([1, 1, 1])
     assert found.loc["c"].tolist() == found.loc["d"].tolist()
     sure = values.assign(a=values["a"] + 5)
-    assert stability({"dice": sure}, ALONE, n=100)["dice"].to_dict() == {"a": 1, "b": 0, "c": 0, "d": 0}
+    assert stability({"dice": sure}, ALONE, n=100)["dice"].to_dict() == {
+        "a": 1,
+        "b": 0,
+        "c": 0,
+        "d": 0,
+    }
 
 
-# Tests ----------------------------------------------------------------------------------------------------------------
+# Tests
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def slow_holm(p):
-    """From the smallest on: the i-th of m is multiplied by m - i, but never less than the one before."""
+    """From the smallest on: the i-th of m is multiplied by m - i, but never less than the one
+    before.
+    """
     rest, so_far, found = sorted(range(len(p)), key=lambda i: p[i]), 0.0, [0.0] * len(p)
     for i, k in enumerate(rest):
         so_far = max(so_far, min(1.0, (len(p) - i) * p[k]))
@@ -416,7 +495,9 @@ def test_pairs_are_tested_as_scipy_does():
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 def test_signed_ranks_with_ties_are_those_of_all_choices_of_signs(n):
-    """Oracle: every way to choose signs, one by one, in how many is the sum of positive ranks as far from the middle?"""
+    """Oracle: every way to choose signs, one by one, in how many is the sum of positive ranks as
+    far from the middle?
+    """
     rng = np.random.default_rng(n)
     for _ in range(10):
         values = rng.integers(-3, 4, n).astype(float)
@@ -424,14 +505,19 @@ def test_signed_ranks_with_ties_are_those_of_all_choices_of_signs(n):
         places = rankdata(np.abs(own))
         middle = places.sum() / 2
         reached = abs(places[own > 0].sum() - middle)
-        sums = [sum(r for r, sign in zip(places, signs, strict=True) if sign) for signs in product((0, 1), repeat=len(own))]
+        sums = [
+            sum(r for r, sign in zip(places, signs, strict=True) if sign)
+            for signs in product((0, 1), repeat=len(own))
+        ]
         expected = np.mean([abs(s - middle) >= reached - 1e-9 for s in sums])
         assert signed_rank(values).p == pytest.approx(expected)
         assert signed_rank(values).sign == np.sign(places[own > 0].sum() - places[own < 0].sum())
 
 
 def _walsh(values):
-    """By how many the means of two differences, each also with itself, are more often positive: W+ - W- in other words."""
+    """By how many the means of two differences, each also with itself, are more often positive: W+
+    - W- in other words.
+    """
     means = [values[i] + values[j] for i in range(len(values)) for j in range(i + 1)]
     return np.sign(means).sum()
 
@@ -443,7 +529,9 @@ def test_signed_ranks_agree_with_scipy():
         assert signed_rank(values).p == pytest.approx(wilcoxon(values).pvalue)
         assert signed_rank(values).sign == -signed_rank(-values).sign == np.sign(_walsh(values))
         tied = np.round(values, 1)
-        assert signed_rank(tied).p == pytest.approx(wilcoxon(tied, method="asymptotic").pvalue, abs=0.05)
+        assert signed_rank(tied).p == pytest.approx(
+            wilcoxon(tied, method="asymptotic").pvalue, abs=0.05
+        )
 
 
 def test_alike_and_few():
@@ -475,7 +563,9 @@ def test_a_missed_object_is_the_largest_difference_against_who_missed_it():
     clear = pairwise(values, "asd")["p"].item()
     for_a, for_b = values.copy(), values.copy()
     for_a.loc["c9", "a"] = for_b.loc["c9", "b"] = NAN
-    assert pairwise(for_b, "asd")["p"].item() == pytest.approx(clear)  # a was better already, and c9 the largest
+    assert pairwise(for_b, "asd")["p"].item() == pytest.approx(
+        clear
+    )  # a was better already, and c9 the largest
     ranked = np.array([*range(1, 10), -10.0])
     assert pairwise(for_a, "asd")["p"].item() == pytest.approx(wilcoxon(ranked).pvalue)
     assert pairwise(for_a.assign(b=for_a["a"]), "asd")["p"].item() == 1
@@ -485,7 +575,9 @@ def test_a_missed_object_is_the_largest_difference_against_who_missed_it():
 
 
 def test_the_direction_of_a_test_is_its_own():
-    """Whoever misses most objects is worse, however close the others come; and its median is no number."""
+    """Whoever misses most objects is worse, however close the others come; and its median is no
+    number.
+    """
     values = frame([[2.0 - 0.1 * i, 2.0] for i in range(1, 5)] + [[NAN, 2.0]] * 8)
     found = pairwise(values, "asd").iloc[0]
     assert found["p"] < 0.05
@@ -495,9 +587,17 @@ def test_the_direction_of_a_test_is_its_own():
     few = values.fillna({"a": 1.5})
     few.loc["c11", "a"] = NAN
     assert pairwise(few, "asd")["better"].item() == "a"
-    assert pairwise(few, "asd")["difference"].item() == -0.5  # the miss is one of twelve, at the far end
-    alike = pairwise(frame([[NAN, NAN, 1.0]] * 3 + [[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]]), "asd").iloc[0]
-    assert (alike["better"], alike["difference"], alike["p"]) == ("", 0, 1)  # both missed what the third has found
+    assert (
+        pairwise(few, "asd")["difference"].item() == -0.5
+    )  # the miss is one of twelve, at the far end
+    alike = pairwise(frame([[NAN, NAN, 1.0]] * 3 + [[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]]), "asd").iloc[
+        0
+    ]
+    assert (alike["better"], alike["difference"], alike["p"]) == (
+        "",
+        0,
+        1,
+    )  # both missed what the third has found
     undecided = pairwise(frame([[NAN, 1.0], [1.0, NAN]]), "asd").iloc[0]
     assert (undecided["better"], undecided["p"]) == ("", 1)
     assert math.isnan(undecided["difference"])
@@ -505,7 +605,9 @@ def test_the_direction_of_a_test_is_its_own():
 
 @pytest.mark.parametrize(("metric", "better"), [("ece", "a"), ("dice", "b")])
 def test_few_large_differences_may_outweigh_many_small_ones(metric, better):
-    """26 small differences one way and 24 large ones the other: the median follows the first, the test the second."""
+    """26 small differences one way and 24 large ones the other: the median follows the first, the
+    test the second.
+    """
     apart = np.array([0.001 + 1e-5 * i for i in range(26)] + [-0.1 - 1e-3 * i for i in range(24)])
     found = pairwise(frame(np.stack([0.5 + apart, np.full(50, 0.5)], 1)), metric).iloc[0]
     assert found["p"] == pytest.approx(wilcoxon(apart).pvalue)
@@ -514,7 +616,8 @@ def test_few_large_differences_may_outweigh_many_small_ones(metric, better):
     assert found["better"] == better
 
 
-# From runs ------------------------------------------------------------------------------------------------------------
+# From runs
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -527,7 +630,15 @@ def seven(tmp_path_factory):
         if loss == "mbls":
             miss(scores, "c07", "B")
         patients = {case: f"p{k // 2}" for k, case in enumerate(cases)}
-        write_run(root, loss, loss, cases=cases, scores=scores, patients=patients, conditions=({}, {"calibrator": "ts"}))
+        write_run(
+            root,
+            loss,
+            loss,
+            cases=cases,
+            scores=scores,
+            patients=patients,
+            conditions=({}, {"calibrator": "ts"}),
+        )
     return read_results([root])
 
 
@@ -538,13 +649,21 @@ def test_everything_of_one_data_set(seven):
     assert values["asd"]["mbls"].isna().sum() == 1
     for metric in MAIN:
         pd.testing.assert_frame_equal(found.values[metric], values[metric])
-        pd.testing.assert_frame_equal(found.means[metric], bootstrap_means(values[metric], found.patients, n=200))
-        pd.testing.assert_frame_equal(found.pairwise[metric], pairwise(values[metric], metric, found.patients))
+        pd.testing.assert_frame_equal(
+            found.means[metric], bootstrap_means(values[metric], found.patients, n=200)
+        )
+        pd.testing.assert_frame_equal(
+            found.pairwise[metric], pairwise(values[metric], metric, found.patients)
+        )
     assert found.patients.nunique() == 25
-    assert found.sum_rank["rank"].tolist() == found.case_rank["rank"].tolist() == [7, 6, 5, 4, 3, 2, 1]
+    assert (
+        found.sum_rank["rank"].tolist() == found.case_rank["rank"].tolist() == [7, 6, 5, 4, 3, 2, 1]
+    )
     assert found.stability.loc["mbls", "ece"] == 1
     assert found.means["asd"].loc["mbls", "mean"] < counted(values["asd"], "asd")["mbls"].mean()
-    pd.testing.assert_frame_equal(rank_results(seven, "organs", n=200, calibrator="ts").case_rank, found.case_rank)
+    pd.testing.assert_frame_equal(
+        rank_results(seven, "organs", n=200, calibrator="ts").case_rank, found.case_rank
+    )
 
 
 def test_ranking_is_quick(seven):
@@ -560,10 +679,15 @@ def test_what_cannot_be_ranked(seven, tmp_path):
     with pytest.raises(UserError, match="ce has no test scores with lts; run segcal calibrate"):
         rank_results(seven, "organs", calibrator="lts")
     write_run(tmp_path, "ce")
-    with pytest.raises(UserError, match="there is one contender only on organs, ce; name runs of another to rank them"):
+    with pytest.raises(
+        UserError,
+        match="there is one contender only on organs, ce; name runs of another to rank them",
+    ):
         rank_results(read_results([tmp_path]), "organs")
     nothing = dict.fromkeys(scores_of(("c0",), "AB"), NAN)
     write_run(tmp_path / "nan", "a", scores=nothing, cases=("c0",))
     write_run(tmp_path / "nan", "b", "ls", scores=nothing, cases=("c0",))
-    with pytest.raises(UserError, match="no contender on organs has a value of dice, asd, ece, cece"):
+    with pytest.raises(
+        UserError, match="no contender on organs has a value of dice, asd, ece, cece"
+    ):
         rank_results(read_results([tmp_path / "nan"], scored=False), "organs")

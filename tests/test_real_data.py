@@ -10,7 +10,10 @@ from segcal.data.prepare import prepare
 
 BESIDE = Path(os.environ.get("SEGCAL_REAL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 HIPPOCAMPUS = BESIDE / "Task04_Hippocampus"
-real = pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason=f"no real data in {BESIDE}; set SEGCAL_REAL_DATA to test with it")
+real = pytest.mark.skipif(
+    not HIPPOCAMPUS.is_dir(),
+    reason=f"no real data in {BESIDE}; set SEGCAL_REAL_DATA to test with it",
+)
 
 
 @real

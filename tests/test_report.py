@@ -1,4 +1,6 @@
-"""The report: pictures that are what networks said, words that are what tests found, and a page that is whole in itself."""
+"""The report: pictures that are what networks said, words that are what tests found, and a page
+that is whole in itself.
+"""
 
 import base64
 import io
@@ -20,24 +22,26 @@ from scipy.stats import wilcoxon
 from synthetic_runs import miss, scores_of
 from test_cli import segcal
 
+from segcal.compare import pack, read_results
+from segcal.compare.tables import TABLES
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
 from segcal.data.slices import volume
-from segcal.evaluation import data_of
 from segcal.figures.from_networks import median_case
-from segcal.inference import open_run
 from segcal.losses import LOSSES
 from segcal.metrics import label_map
+from segcal.predictors.run import open_run
 from segcal.report import build_report, save_report, summaries
 from segcal.report.sprites import Volumes, box, pictures, tiled
 from segcal.report.viewer import chosen_cases, viewer_data
-from segcal.results import pack, read_results
-from segcal.tables import TABLES
+from segcal.scoring import data_of
 from segcal.types import UserError
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its elements with their attributes, and the text of each kind of element."""
+    """What a browser would make of a page: its elements with their attributes, and the text of each
+    kind of element.
+    """
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -93,10 +97,13 @@ def untiled(picture, shape, columns):
     """Slices of a sheet, one by one."""
     depth, height, width = shape
     places = [divmod(z, columns) for z in range(depth)]
-    return np.stack([picture[r * height : (r + 1) * height, c * width : (c + 1) * width] for r, c in places])
+    return np.stack(
+        [picture[r * height : (r + 1) * height, c * width : (c + 1) * width] for r, c in places]
+    )
 
 
-# Pictures -------------------------------------------------------------------------------------------------------------
+# Pictures
+# -------------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
@@ -146,14 +153,21 @@ def test_the_viewer_shows_what_the_networks_say(tiny):
     runs = [open_run(folder) for folder in tiny_runs()]
     own = tiny.rows().set_index(["case", "run", "metric", "class"])["value"]
     assert [method["key"] for method in data["methods"]] == ["ce", "mbls"]
-    assert [each["colour"] for each in data["classes"]] == [None, *class_colours(len(data["classes"]) - 1)]
+    assert [each["colour"] for each in data["classes"]] == [
+        None,
+        *class_colours(len(data["classes"]) - 1),
+    ]
     for case in data["cases"]:
         image, label = volume(data_of(runs[0]), case["id"])
         logits = [run.logits(image) for run in runs]
         labels = [label.numpy(), *(label_map(each).numpy() for each in logits)]
         part = box(*labels)
-        for address, expected in zip([case["reference"], *case["predictions"]], labels, strict=True):
-            np.testing.assert_array_equal(untiled(opened(address), case["shape"], case["columns"]), expected[part])
+        for address, expected in zip(
+            [case["reference"], *case["predictions"]], labels, strict=True
+        ):
+            np.testing.assert_array_equal(
+                untiled(opened(address), case["shape"], case["columns"]), expected[part]
+            )
         for k, run in enumerate(runs):
             sure = untiled(opened(case["confidences"][k]), case["shape"], case["columns"])
             conf = logits[k].softmax(1).amax(1).numpy()[part]
@@ -182,13 +196,26 @@ def test_the_cases_shown_are_the_extremes(tmp_path):
     assert set(chosen_cases(results, "organs", 99)) == set(cases)
 
 
-CODES = ["".join(p) for axes in itertools.permutations(("RL", "AP", "SI")) for p in itertools.product(*axes)]
+CODES = [
+    "".join(p)
+    for axes in itertools.permutations(("RL", "AP", "SI"))
+    for p in itertools.product(*axes)
+]
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_slices_are_turned_as_their_letters_say(axis):
-    """Against SimpleITK's directions: from top to bottom of a turned slice is the way from one letter to the other."""
-    ways = {"R": (-1, 0, 0), "L": (1, 0, 0), "A": (0, -1, 0), "P": (0, 1, 0), "S": (0, 0, 1), "I": (0, 0, -1)}  # in LPS
+    """Against SimpleITK's directions: from top to bottom of a turned slice is the way from one
+    letter to the other.
+    """
+    ways = {
+        "R": (-1, 0, 0),
+        "L": (1, 0, 0),
+        "A": (0, -1, 0),
+        "P": (0, 1, 0),
+        "S": (0, 0, 1),
+        "I": (0, 0, -1),
+    }  # in LPS
     for code in CODES:
         image = sitk.DICOMOrient(sitk.Image(2, 2, 2, sitk.sitkUInt8), code)
         order = [0, 1, 2]
@@ -208,7 +235,8 @@ def test_slices_are_turned_as_their_letters_say(axis):
     assert edges({"orientation": None}) == {"flip": [False, False]}
 
 
-# Words ----------------------------------------------------------------------------------------------------------------
+# Words
+# ----------------------------------------------------------------------------------------------------------------
 
 CASES = tuple(f"c{i:02d}" for i in range(20))
 
@@ -223,13 +251,17 @@ def told(root, **shifts):
 def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
     summary = told(tmp_path, ce=0.0, ls=-0.2, mbls=1.0)
     rows = read_results([tmp_path]).rows()
-    values = rows[rows["class"].isin(["mean", "all"])].pivot_table(index="case", columns=["metric", "run"], values="value")
+    values = rows[rows["class"].isin(["mean", "all"])].pivot_table(
+        index="case", columns=["metric", "run"], values="value"
+    )
     for metric in ("dice", "ece"):
         assert f"{values[metric]['mbls'].mean():.3f}" in summary.lead
     assert summary.lead.startswith("3 methods were compared on organs (20 test cases).")
     assert summary.lead.count("significantly better than both others") == 2
     assert summary.advice.startswith("MbLS: no other is significantly better in DSC or ECE")
-    largest = max(wilcoxon(values["dice"]["mbls"] - values["dice"][other]).pvalue for other in ("ce", "ls"))
+    largest = max(
+        wilcoxon(values["dice"]["mbls"] - values["dice"][other]).pvalue for other in ("ce", "ls")
+    )
     assert largest * 3 < 0.05
     assert summary.cautions == []
 
@@ -266,8 +298,12 @@ def test_what_a_calibrator_did_is_told_and_tested(tmp_path):
     summary = summaries(read_results([tmp_path]))["organs"]
     means = [np.mean([s[case, "all", "ece"] for case in CASES]) for s in (before, better, worse)]
     points = {point.title: point.paragraphs for point in summary.points}
-    assert points["After TS"] == [f"TS lowers the ECE of CE ({means[0]:.3f} to {means[1]:.3f}), significantly."]
-    assert points["After LTS"] == [f"LTS raises the ECE of CE ({means[0]:.3f} to {means[2]:.3f}), significantly."]
+    assert points["After TS"] == [
+        f"TS lowers the ECE of CE ({means[0]:.3f} to {means[1]:.3f}), significantly."
+    ]
+    assert points["After LTS"] == [
+        f"LTS raises the ECE of CE ({means[0]:.3f} to {means[2]:.3f}), significantly."
+    ]
     assert f"TS lowers the ECE of CE from {means[0]:.3f} to {means[1]:.3f}." in summary.advice
     harm = f"Do not add LTS to CE: its ECE rises with LTS from {means[0]:.3f} to {means[2]:.3f}."
     assert summary.advice.endswith(harm)
@@ -279,7 +315,9 @@ def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
     after = dict(before)
     for i, case in enumerate(CASES):
         after[case, "all", "ece"] += 0.009 if i % 2 else -0.01
-    full_run(tmp_path, "ce", cases=CASES, scores=[before, after], conditions=({}, {"calibrator": "ts"}))
+    full_run(
+        tmp_path, "ce", cases=CASES, scores=[before, after], conditions=({}, {"calibrator": "ts"})
+    )
     summary = summaries(read_results([tmp_path]))["organs"]
     points = {point.title: point.paragraphs[0] for point in summary.points}
     assert points["After TS"].endswith("not significantly.")
@@ -289,18 +327,33 @@ def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
 def test_over_and_underconfidence_are_told_apart(tmp_path):
     for name, gap in {"ce": 0.1, "ls": -0.1, "mbls": 0.0}.items():
         rng = np.random.default_rng(1)
-        scores = scores_of(CASES, "AB") | {(c, "all", "confidence_gap"): gap + rng.normal(0, 0.02) for c in CASES}
+        scores = scores_of(CASES, "AB") | {
+            (c, "all", "confidence_gap"): gap + rng.normal(0, 0.02) for c in CASES
+        }
         full_run(tmp_path, name, name, cases=CASES, scores=scores)
-    points = {p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points}
+    points = {
+        p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points
+    }
     text = points["Too sure, or not sure enough"]
-    assert re.search(r"overconfident: CE \(\+0\.\d+\); underconfident: LS \(−0\.\d+\); neither for sure: MbLS", text)
+    assert re.search(
+        r"overconfident: CE \(\+0\.\d+\); underconfident: LS \(−0\.\d+\); neither for sure: MbLS",
+        text,
+    )
 
 
 def test_one_case_one_method_and_few_cases_are_owned_up_to(tmp_path):
     one = ("c0",)
     for name in ("ce", "mbls"):
-        full_run(tmp_path / "one", name, name, cases=one, scores=scores_of(one, "AB", seed=len(name)))
-        full_run(tmp_path / "few", name, name, cases=CASES[:4], scores=scores_of(CASES[:4], "AB", seed=len(name)))
+        full_run(
+            tmp_path / "one", name, name, cases=one, scores=scores_of(one, "AB", seed=len(name))
+        )
+        full_run(
+            tmp_path / "few",
+            name,
+            name,
+            cases=CASES[:4],
+            scores=scores_of(CASES[:4], "AB", seed=len(name)),
+        )
     assert chosen_cases(read_results([tmp_path / "one"]), "organs", 4) == {"c0": ["the only case"]}
     single = summaries(read_results([tmp_path / "one"]))["organs"]
     assert "one test case only" in single.cautions[0]
@@ -308,7 +361,9 @@ def test_one_case_one_method_and_few_cases_are_owned_up_to(tmp_path):
     assert "%" not in " ".join(p for point in single.points for p in point.paragraphs)
     assert "significant" not in single.lead
     few = summaries(read_results([tmp_path / "few"]))["organs"]
-    assert few.cautions == ["With 4 patients and 1 pair of methods no difference could be significant."]
+    assert few.cautions == [
+        "With 4 patients and 1 pair of methods no difference could be significant."
+    ]
     alone = summaries(read_results([tmp_path / "few" / "ce"]))["organs"]
     assert alone.lead.startswith("CE alone was run on organs (4 test cases): DSC 0.")
 
@@ -321,12 +376,16 @@ def test_missed_objects_are_counted(tmp_path):
     miss(scores, "c05", "B")
     full_run(tmp_path, "ce", "ce", cases=CASES, scores=scores)
     full_run(tmp_path, "mbls", "mbls", cases=CASES, scores=scores_of(CASES, "AB", shift=0.1))
-    points = {p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points}
+    points = {
+        p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points
+    }
     assert points["Missed or invented objects"].startswith("CE 2 and MbLS 0, over all cases")
 
 
 def told_of(root, *scores, cases=CASES, classes=("A", "B"), **more):
-    """The summary of CE and LS with given scores, its paragraphs by the metric or title they start with."""
+    """The summary of CE and LS with given scores, its paragraphs by the metric or title they start
+    with.
+    """
     for name, own in zip(("ce", "ls"), scores, strict=True):
         full_run(root, name, name, cases=cases, classes=classes, scores=own, **more)
     summary = summaries(read_results([root]))["organs"]
@@ -334,7 +393,9 @@ def told_of(root, *scores, cases=CASES, classes=("A", "B"), **more):
 
 
 def test_who_misses_most_is_not_called_significantly_better(tmp_path):
-    """CE comes closer wherever it has found the object, and so has the better mean; but it misses two of three."""
+    """CE comes closer wherever it has found the object, and so has the better mean; but it misses
+    two of three.
+    """
     ce, ls = (scores_of(CASES[:12], "A") for _ in range(2))
     for i, case in enumerate(CASES[:12]):
         ce[case, "A", "asd"], ls[case, "A", "asd"] = 1.9 - 0.1 * i, 2.0
@@ -343,7 +404,10 @@ def test_who_misses_most_is_not_called_significantly_better(tmp_path):
     _, points = told_of(tmp_path, ce, ls, cases=CASES[:12], classes=("A",))
     assert points["ASD"].startswith("ASD: CE 1.7")
     assert "lead over LS" not in points["ASD"]
-    assert "Its mean is better than that of LS, yet by the paired test it is significantly worse" in points["ASD"]
+    assert (
+        "Its mean is better than that of LS, yet by the paired test it is significantly worse"
+        in points["ASD"]
+    )
     assert "The lead over CE is significant" in points["DSC"]
 
 
@@ -357,14 +421,19 @@ def test_few_large_differences_are_called_what_they_are(tmp_path):
     summary, points = told_of(tmp_path, ce, ls, cases=cases)
     assert "CE is calibrated best by the mean" in summary.lead
     assert "significantly better than the other" in summary.lead
-    assert "It has larger differences on its side, not more: in the median patient it is worse than LS" in points["ECE"]
+    assert (
+        "It has larger differences on its side, not more: in the median patient it is worse than LS"
+        in points["ECE"]
+    )
     (row,) = TABLES["tests"](read_results([tmp_path])).rows
     assert row.cells[4].value > 0  # which alone would be read as worse
     assert (row.cells[5].best, row.cells[5].note) == (True, "CE better")
 
 
 def test_a_better_mean_may_be_significantly_worse(tmp_path):
-    """One outlier of LS decides the means; in all other patients LS is better, and the test says so."""
+    """One outlier of LS decides the means; in all other patients LS is better, and the test says
+    so.
+    """
     ce, ls = (scores_of(CASES, "AB") for _ in range(2))
     for i, case in enumerate(CASES):
         ce[case, "all", "ece"], ls[case, "all", "ece"] = 0.1, 0.09 - 0.001 * i if i else 0.9
@@ -375,26 +444,36 @@ def test_a_better_mean_may_be_significantly_worse(tmp_path):
     assert "yet by the paired test it is significantly worse" in points["ECE"]
     assert summary.advice.startswith("LS: no other is significantly better in DSC or ECE")
     full_run(tmp_path, "alone", "ce", cases=CASES, scores=[ls, ce], conditions=conditions)
-    alone = summaries(read_results([tmp_path / "alone"]))["organs"]  # the mean falls with TS, but it rises nearly everywhere
+    alone = summaries(read_results([tmp_path / "alone"]))[
+        "organs"
+    ]  # the mean falls with TS, but it rises nearly everywhere
     assert any(
-        "TS lowers the ECE" in p and p.endswith("not significantly.") for point in alone.points for p in point.paragraphs
+        "TS lowers the ECE" in p and p.endswith("not significantly.")
+        for point in alone.points
+        for p in point.paragraphs
     )
     assert alone.advice.endswith("TS did not change the ECE for sure.")
 
 
 def test_a_thin_metric_is_named_and_the_others_are_not_blamed(tmp_path):
-    """Nobody has found the object in most cases: too few distances for a test, but enough of all else."""
+    """Nobody has found the object in most cases: too few distances for a test, but enough of all
+    else.
+    """
     ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 1.0))
     for case in CASES[3:]:
         for scores in (ce, ls):
             scores |= {(case, "A", "asd"): math.nan, (case, "A", "missed"): 1.0}
     summary, _ = told_of(tmp_path, ce, ls, classes=("A",))
-    assert summary.cautions == ["Too few patients have a value of ASD for any difference there to be significant."]
+    assert summary.cautions == [
+        "Too few patients have a value of ASD for any difference there to be significant."
+    ]
     assert "significantly better than the other" in summary.lead
 
 
 def test_rightly_empty_cases_are_no_reproach(tmp_path):
-    """LS invents what is not there: CE lacks nothing, and its place before a higher mean is explained."""
+    """LS invents what is not there: CE lacks nothing, and its place before a higher mean is
+    explained.
+    """
     ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 0.1))
     for case in CASES[:8]:
         miss(ls, case, "A")
@@ -403,7 +482,10 @@ def test_rightly_empty_cases_are_no_reproach(tmp_path):
     assert summary.cautions == []
     assert points["ASD"].startswith("ASD: CE")
     for metric in ("DSC", "ASD"):
-        assert "The order counts an object that is rightly left out as perfect where another invents it" in points[metric]
+        assert (
+            "The order counts an object that is rightly left out as perfect where another invents it"
+            in points[metric]
+        )
     assert "rightly left out" not in points["ECE"]
 
 
@@ -418,7 +500,8 @@ def test_nobody_has_a_distance_though_some_are_rightly_empty(tmp_path):
     assert "DSC" in points
 
 
-# The page -------------------------------------------------------------------------------------------------------------
+# The page
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_is_whole_in_itself(tiny_page):
@@ -454,7 +537,13 @@ def test_all_tables_figures_and_sources_are_there(tiny, tiny_page):
         for row in table.rows if table is not None else ():
             for cell in row.cells:
                 assert cell.value is None or repr(float(cell.value)) in sorts
-    for text in ("Discriminative performance", "Reliability per class", "Learning curves", "Scores per case", "ECE ↓"):
+    for text in (
+        "Discriminative performance",
+        "Reliability per class",
+        "Learning curves",
+        "Scores per case",
+        "ECE ↓",
+    ):
         assert text in page.words
     for run in tiny.runs.values():
         assert run["id"] in page.words
@@ -542,7 +631,10 @@ def test_several_data_sets_have_a_part_each(tmp_path, few_figures):
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {"all", "d0-summary", "d1-summary", "d0-scores", "d1-scores"} <= set(ids)
-    assert "Calibrated segmentation: bones and organs" in page.words or "organs and bones" in page.words
+    assert (
+        "Calibrated segmentation: bones and organs" in page.words
+        or "organs and bones" in page.words
+    )
 
 
 def test_of_several_seeds_the_first_is_shown(tmp_path):
@@ -565,7 +657,8 @@ def test_of_several_seeds_the_first_is_shown(tmp_path):
     assert shown["confidences"] == same["confidences"]
 
 
-# Files and the command line -------------------------------------------------------------------------------------------
+# Files and the command line
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -593,7 +686,9 @@ def test_from_the_command_line(tmp_path):
     about = json.loads(done.stdout)
     assert about["report"] == "out/r.html"
     assert about["bytes"] == (tmp_path / "out" / "r.html").stat().st_size
-    assert about["summary"]["phantom"].startswith("2 methods were compared on phantom (5 test cases).")
+    assert about["summary"]["phantom"].startswith(
+        "2 methods were compared on phantom (5 test cases)."
+    )
     assert "left out, as asked" in (tmp_path / "out" / "r.html").read_text()
     wrong = segcal("report", *runs, "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 2
@@ -609,9 +704,16 @@ def test_what_is_missing_is_said_before_the_numbers(tmp_path):
     other = scores_of(CASES, "AB", shift=0.5)
     miss(other, CASES[0], "A")
     full_run(tmp_path / "runs", "ls", "ls", cases=CASES, scores=other)
-    (tmp_path / "cells.json").write_text(json.dumps({"cells": {"svls": {"status": "failed", "error": "no memory."}}}))
+    (tmp_path / "cells.json").write_text(
+        json.dumps({"cells": {"svls": {"status": "failed", "error": "no memory."}}})
+    )
     summary = summaries(read_results([tmp_path]))["organs"]
     assert summary.cautions[0] == "svls failed and is left out: no memory."
-    assert f"CE has no ECE in 3 of {len(CASES)} cases; its mean is over the others." in summary.cautions
-    distances = next(p for point in summary.points for p in point.paragraphs if p.startswith("ASD:"))
+    assert (
+        f"CE has no ECE in 3 of {len(CASES)} cases; its mean is over the others."
+        in summary.cautions
+    )
+    distances = next(
+        p for point in summary.points for p in point.paragraphs if p.startswith("ASD:")
+    )
     assert "the order counts one as the worst distance" in distances

@@ -1,4 +1,6 @@
-"""The report as a person meets it, in a real browser: it sorts, scrolls, turns dark, fits a phone and prints."""
+"""The report as a person meets it, in a real browser: it sorts, scrolls, turns dark, fits a phone
+and prints.
+"""
 
 import base64
 import hashlib
@@ -24,8 +26,8 @@ from playwright.sync_api import expect, sync_playwright  # noqa: E402
 from report_runs import full_run, tiny_runs  # noqa: E402
 from synthetic_runs import scores_of  # noqa: E402
 
+from segcal.compare import read_results  # noqa: E402
 from segcal.report import build_report, save_report  # noqa: E402
-from segcal.results import read_results  # noqa: E402
 
 CASES = [f"case {i}" for i in (1, 2, 10)]
 
@@ -57,9 +59,14 @@ def visit(chromium):
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         allowed = re.compile(r"^(data:|blob:)|" + re.escape(path.as_uri()))
-        page.on("request", lambda r: None if allowed.match(r.url) else problems.append(f"asked for {r.url}"))
+        page.on(
+            "request",
+            lambda r: None if allowed.match(r.url) else problems.append(f"asked for {r.url}"),
+        )
         page.goto(path.as_uri())
-        page.wait_for_function("() => [...document.querySelectorAll('.viewer')].every((v) => v.dataset.case)")
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.viewer')].every((v) => v.dataset.case)"
+        )
         return page
 
     yield go
@@ -75,11 +82,16 @@ def column(page, table, index):
 
 def prints(page):
     """A digest of what each canvas shows, with its slice."""
-    shown = page.evaluate("[...document.querySelectorAll('.panels canvas')].map((c) => [c.dataset.slice, c.toDataURL()])")
-    return [slice for slice, _ in shown], [hashlib.sha256(picture.encode()).hexdigest() for _, picture in shown]
+    shown = page.evaluate(
+        "[...document.querySelectorAll('.panels canvas')].map((c) => [c.dataset.slice, c.toDataURL()])"
+    )
+    return [slice for slice, _ in shown], [
+        hashlib.sha256(picture.encode()).hexdigest() for _, picture in shown
+    ]
 
 
-# Tables ---------------------------------------------------------------------------------------------------------------
+# Tables
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +145,8 @@ def test_where_more_is_better_the_best_comes_first(visit, report):
     expect(page.locator("#d0-case-dice")).to_be_hidden()
 
 
-# The viewer -----------------------------------------------------------------------------------------------------------
+# The viewer
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_all_panels_move_through_the_slices_together(visit, report):
@@ -152,7 +165,8 @@ def test_all_panels_move_through_the_slices_together(visit, report):
     assert slices == [str(moved)] * 6
     assert all(a != b for a, b in zip(before, after, strict=True))
     assert (
-        f"of {page.evaluate('document.querySelector(`.viewer`).viewer.case.slices')}" in page.locator("output").inner_text()
+        f"of {page.evaluate('document.querySelector(`.viewer`).viewer.case.slices')}"
+        in page.locator("output").inner_text()
     )
     panels = page.locator(".panels")
     panels.focus()
@@ -217,12 +231,19 @@ def test_pointing_at_a_voxel_reads_what_each_says(visit, report):
     page = visit(report)
     canvas = page.locator("canvas[data-kind=confidence]").first
     canvas.scroll_into_view_if_needed()
-    box, (_, height, width) = canvas.bounding_box(), page.evaluate("document.querySelector('.viewer').viewer.shape")
+    box, (_, height, width) = (
+        canvas.bounding_box(),
+        page.evaluate("document.querySelector('.viewer').viewer.shape"),
+    )
     middle = [(size // 2 + 0.5) / size for size in (width, height)]
     page.mouse.move(box["x"] + box["width"] * middle[0], box["y"] + box["height"] * middle[1])
     read = page.locator(".here").nth(1)
-    expect(read).to_contain_text(re.compile(r"^(background|body|core|satellite), (0\.\d\d|1\.00) sure$"))
-    assert float(re.search(r"[\d.]+(?= sure)", read.inner_text())[0]) == pytest.approx(page.evaluate(STORED), abs=0.0051)
+    expect(read).to_contain_text(
+        re.compile(r"^(background|body|core|satellite), (0\.\d\d|1\.00) sure$")
+    )
+    assert float(re.search(r"[\d.]+(?= sure)", read.inner_text())[0]) == pytest.approx(
+        page.evaluate(STORED), abs=0.0051
+    )
     assert page.locator(".here").first.inner_text().startswith("is ")
 
 
@@ -263,10 +284,16 @@ def test_every_panel_shows_its_own_slice_voxel_by_voxel(visit, report, key):
     shown = [(kind, np.array(pixels)) for kind, pixels in page.evaluate(SAMPLED)]
     grey = shown[0][1]
     assert [kind for kind, _ in shown] == ["image", "reference", *["prediction", "confidence"] * 2]
-    for place, address in ((1, case["reference"]), (2, case["predictions"][0]), (4, case["predictions"][1])):
+    for place, address in (
+        (1, case["reference"]),
+        (2, case["predictions"][0]),
+        (4, case["predictions"][1]),
+    ):
         marked = np.abs(shown[place][1] - grey).max(1) > 8
         wanted = sliced(case, address, z) > 0
-        assert (marked == wanted).mean() > 0.97  # the image's own letters and smoothing touch a few voxels
+        assert (
+            marked == wanted
+        ).mean() > 0.97  # the image's own letters and smoothing touch a few voxels
     for place, address in ((3, case["confidences"][0]), (5, case["confidences"][1])):
         wanted = colours[sliced(case, address, z)]
         assert np.abs(shown[place][1] - wanted).max() <= 2
@@ -274,7 +301,8 @@ def test_every_panel_shows_its_own_slice_voxel_by_voxel(visit, report, key):
     assert np.corrcoef(image, grey[:, 0])[0, 1] > 0.9
 
 
-# The page -------------------------------------------------------------------------------------------------------------
+# The page
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_dark_follows_the_system_and_the_button(visit, report):
@@ -327,7 +355,16 @@ def test_keys_reach_everything_and_show_where_they_are(visit, report):
             break
         reached.add(kind)
     names = {kind.split("|")[0] for kind in reached}
-    assert {"sort", "case", "slice", "overlay", "outline", "panels", "SUMMARY", "button theme"} <= names
+    assert {
+        "sort",
+        "case",
+        "slice",
+        "overlay",
+        "outline",
+        "panels",
+        "SUMMARY",
+        "button theme",
+    } <= names
     assert all(kind.split("|")[1] not in ("none", "") for kind in reached)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from synthetic_runs import miss, scores_of, write_run
 
-from segcal.results import read_results
-from segcal.store import read_run, write_json, write_rows
+from segcal.compare import read_results
+from segcal.folders import read_run, write_json, write_rows
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(8))
@@ -19,25 +19,37 @@ def values(level):
     return {(case, name, "dice"): level for case in CASES for name in "AB"} | {
         key: 0.0
         for case in CASES
-        for key in [(case, n, m) for n in "AB" for m in ("asd", "missed")] + [(case, "all", m) for m in ("ece", "cece")]
+        for key in [(case, n, m) for n in "AB" for m in ("asd", "missed")]
+        + [(case, "all", m) for m in ("ece", "cece")]
     }
 
 
-# Contenders -----------------------------------------------------------------------------------------------------------
+# Contenders
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_runs_that_differ_in_seed_or_tuned_setting_are_one_contender(tmp_path):
     for margin in (5, 8, 10):
         for seed in (0, 1):
             write_run(
-                tmp_path, f"m{margin}-{seed}", "mbls", settings={"margin": float(margin)}, seed=seed, val_dice=0.1 * margin
+                tmp_path,
+                f"m{margin}-{seed}",
+                "mbls",
+                settings={"margin": float(margin)},
+                seed=seed,
+                val_dice=0.1 * margin,
             )
     write_run(tmp_path, "ce", "ce")
     write_run(tmp_path, "l2", "mbls", settings={"penalty": "l2"})
     write_run(tmp_path, "plus", "mbls", network="unetpp")
     found = read_results([tmp_path])
     assert [c.key for c in found.contenders] == ["ce", "mbls", "mbls penalty=l2", "unetpp mbls"]
-    assert [c.label for c in found.contenders] == ["CE", "MbLS", "MbLS (penalty l2)", "MbLS, U-Net++"]
+    assert [c.label for c in found.contenders] == [
+        "CE",
+        "MbLS",
+        "MbLS (penalty l2)",
+        "MbLS, U-Net++",
+    ]
     assert [c.variant for c in found.contenders] == ["", "", "penalty=l2", ""]
     mbls = found.contenders[1]
     assert (mbls.setting, mbls.runs) == ("margin=10", ("m10-0", "m10-1"))
@@ -56,14 +68,23 @@ def test_variants_stand_in_where_the_method_itself_was_not_run(tmp_path):
     write_run(tmp_path, "ce", "ce", network="unetpp")
     write_run(tmp_path, "mean", "mbls", settings={"class_reduction": "mean"}, network="unetpp")
     found = read_results([tmp_path])
-    assert [c.key for c in found.main("organs")] == ["unetpp ce", "unetpp mbls class_reduction=mean"]
+    assert [c.key for c in found.main("organs")] == [
+        "unetpp ce",
+        "unetpp mbls class_reduction=mean",
+    ]
 
 
 def test_validation_alone_chooses(tmp_path):
     """The setting with the worst test scores is chosen if validation says so, and a NaN never is."""
-    write_run(tmp_path, "good-on-test", "ls", settings={"alpha": 0.1}, val_dice=0.7, scores=values(0.9))
-    write_run(tmp_path, "good-on-val", "ls", settings={"alpha": 0.2}, val_dice=0.8, scores=values(0.1))
-    write_run(tmp_path, "diverged", "ls", settings={"alpha": 0.3}, val_dice=math.nan, scores=values(0.95))
+    write_run(
+        tmp_path, "good-on-test", "ls", settings={"alpha": 0.1}, val_dice=0.7, scores=values(0.9)
+    )
+    write_run(
+        tmp_path, "good-on-val", "ls", settings={"alpha": 0.2}, val_dice=0.8, scores=values(0.1)
+    )
+    write_run(
+        tmp_path, "diverged", "ls", settings={"alpha": 0.3}, val_dice=math.nan, scores=values(0.95)
+    )
     found = read_results([tmp_path])
     assert found.contenders[0].runs == ("good-on-val",)
     assert set(found.rows()["run"]) == {"good-on-val"}
@@ -76,7 +97,8 @@ def test_only_the_chosen_setting_needs_test_scores(tmp_path):
     assert read_results([tmp_path]).contenders[0].runs == ("b",)
 
 
-# Values ---------------------------------------------------------------------------------------------------------------
+# Values
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_seeds_are_averaged_per_case(tmp_path):
@@ -92,7 +114,9 @@ def test_seeds_are_averaged_per_case(tmp_path):
 def test_folds_are_united(tmp_path):
     for fold in range(4):
         for loss in ("ce", "mbls"):
-            write_run(tmp_path, f"{loss}{fold}", loss, fold=fold, cases=CASES[2 * fold : 2 * fold + 2])
+            write_run(
+                tmp_path, f"{loss}{fold}", loss, fold=fold, cases=CASES[2 * fold : 2 * fold + 2]
+            )
     found = read_results([tmp_path])
     assert [len(c.runs) for c in found.contenders] == [4, 4]
     table = found.per_case("organs", "ece", "all")
@@ -109,14 +133,20 @@ def test_a_missed_object_leaves_no_distance_behind(tmp_path):
     found = read_results([tmp_path])
     assert list(found.per_case("organs", "asd", "A")["ce"].isna()) == [False] * 8
     for kind in ("B", "mean"):
-        assert list(found.per_case("organs", "asd", kind)["ce"].isna()) == [case == "c3" for case in CASES]
-    assert found.per_case("organs", "dice", "B").loc["c3", "ce"] == pytest.approx(scores[1]["c3", "B", "dice"] / 2)
+        assert list(found.per_case("organs", "asd", kind)["ce"].isna()) == [
+            case == "c3" for case in CASES
+        ]
+    assert found.per_case("organs", "dice", "B").loc["c3", "ce"] == pytest.approx(
+        scores[1]["c3", "B", "dice"] / 2
+    )
     assert found.per_case("organs", "missed", "mean").loc["c3", "ce"] == 0.5
 
 
 @pytest.mark.parametrize("n_invented", range(4))
 def test_of_three_seeds_some_invent_an_object(tmp_path, n_invented):
-    """Each that rightly leaves it out is 1 beside those that have 0, by itself it has no value; folds are no seeds."""
+    """Each that rightly leaves it out is 1 beside those that have 0, by itself it has no value;
+    folds are no seeds.
+    """
     for seed in range(3):
         for fold, cases in enumerate((CASES[:4], CASES[4:])):
             scores = scores_of(cases, "AB", seed=seed)
@@ -128,14 +158,20 @@ def test_of_three_seeds_some_invent_an_object(tmp_path, n_invented):
     found = read_results([tmp_path])
     for kind in ("A", "mean"):
         dice = found.per_case("organs", "dice", kind)["ce"]
-        assert dice["c3"] == pytest.approx(1 - n_invented / 3) if n_invented else math.isnan(dice["c3"])
+        assert (
+            dice["c3"] == pytest.approx(1 - n_invented / 3)
+            if n_invented
+            else math.isnan(dice["c3"])
+        )
         assert dice.drop("c3").between(0.5, 0.99).all()
         assert math.isnan(found.per_case("organs", "asd", kind).loc["c3", "ce"])
 
 
 def test_patients_as_the_run_remembers_or_its_data_say(tmp_path):
     write_run(tmp_path, "a", patients={case: f"p{i // 2}" for i, case in enumerate(CASES)})
-    assert read_results([tmp_path]).patients("organs").loc[list(CASES)].tolist() == [f"p{i // 2}" for i in range(8)]
+    assert read_results([tmp_path]).patients("organs").loc[list(CASES)].tolist() == [
+        f"p{i // 2}" for i in range(8)
+    ]
     write_run(tmp_path / "other", "b")
     assert read_results([tmp_path / "other"]).patients("organs")["c1"] == "c1"
     data = tmp_path / "other" / "nowhere"
@@ -166,7 +202,10 @@ def test_a_contender_counts_under_a_condition_only_with_all_its_runs(tmp_path):
     found = read_results([tmp_path])
     assert list(found.per_case("organs", "ece", "all", calibrator="ts").columns) == ["ls"]
     assert found.lacking(found.contenders, calibrator="ts") == ("ce1",)
-    with pytest.raises(UserError, match="ce1 has no test scores with ts; run segcal calibrate .*ce1 --with ts first"):
+    with pytest.raises(
+        UserError,
+        match="ce1 has no test scores with ts; run segcal calibrate .*ce1 --with ts first",
+    ):
         found.require(found.contenders, calibrator="ts")
     with pytest.raises(UserError, match="unknown calibrator 'tts'; choose one of , ts"):
         found.require(found.contenders, calibrator="tts")
@@ -176,20 +215,30 @@ def test_bins_of_seeds_are_added(tmp_path):
     for seed in range(2):
         folder = write_run(tmp_path, f"s{seed}", seed=seed)
         top = {"count": [1.0, 2.0 + seed], "conf": [0.1, 1.5], "hit": [0.0, 2.0]}
-        entry = {"split": "test", "corruption": "", "calibrator": "", "top": top, "per_class": {"count": [[1.0]]}}
+        entry = {
+            "split": "test",
+            "corruption": "",
+            "calibrator": "",
+            "top": top,
+            "per_class": {"count": [[1.0]]},
+        }
         entry |= {"voxels": [2, 1 + seed], "mean_logits": [[1.0, 0.0], [0.0, 3.0 + seed]]}
-        (folder / "bins.json").write_text(json.dumps({"classes": ["background", "A"], "entries": [entry]}))
+        (folder / "bins.json").write_text(
+            json.dumps({"classes": ["background", "A"], "entries": [entry]})
+        )
     found = read_results([tmp_path])
     bins = found.bins(found.contenders[0])
     assert bins["top"]["count"].tolist() == [2.0, 5.0]
     assert bins["mean_logits"].tolist() == [[1.0, 0.0], [0.0, pytest.approx((3 * 1 + 4 * 2) / 3)]]
     with pytest.raises(
-        UserError, match="s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"
+        UserError,
+        match="s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first",
     ):
         found.bins(found.contenders[0], calibrator="ts")
 
 
-# Refusals -------------------------------------------------------------------------------------------------------------
+# Refusals
+# -------------------------------------------------------------------------------------------------------------
 
 
 def refused(tmp_path, message, *folders):
@@ -202,7 +251,10 @@ def test_folders_that_are_no_finished_run(tmp_path):
         read_results([])
     refused(tmp_path, "is not a run")
     write_run(tmp_path, "half", status="running")
-    refused(tmp_path, "half is not finished; the same segcal train command goes on with it, or leave it out")
+    refused(
+        tmp_path,
+        "half is not finished; the same segcal train command goes on with it, or leave it out",
+    )
 
 
 def test_a_study_folder_is_its_runs(tmp_path):
@@ -229,12 +281,20 @@ def test_other_data_protocol_or_repeats(tmp_path):
     refused(tmp_path / "data", "b and a were trained on different preparations or splits of organs")
     write_run(tmp_path / "training", "a")
     write_run(tmp_path / "training", "b", "ls", epochs=3)
-    refused(tmp_path / "training", "b and a differ in their training settings; compare runs of one protocol")
-    older, run = (read_run(write_run(tmp_path / "keys", name, loss)) for name, loss in (("a", "ce"), ("b", "ls")))
+    refused(
+        tmp_path / "training",
+        "b and a differ in their training settings; compare runs of one protocol",
+    )
+    older, run = (
+        read_run(write_run(tmp_path / "keys", name, loss))
+        for name, loss in (("a", "ce"), ("b", "ls"))
+    )
     for name, info, training in (("a", older, {}), ("b", run, {"keep": "best"})):
         info["settings"]["training"] = {"epochs": 2, "batch": 4} | training
         write_json(tmp_path / "keys" / name / "run.json", info)
-    assert len(read_results([tmp_path / "keys"]).contenders) == 2  # a key that an older run does not have
+    assert (
+        len(read_results([tmp_path / "keys"]).contenders) == 2
+    )  # a key that an older run does not have
     run["settings"]["training"]["keep"] = "last"
     write_json(tmp_path / "keys" / "b" / "run.json", run)
     refused(tmp_path / "keys", "b and a differ in their training settings")
@@ -268,8 +328,14 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
     for fold in range(2):
         write_run(tmp_path / "folds", f"a{fold}", fold=fold, cases=CASES[4 * fold : 4 * fold + 4])
     write_run(tmp_path / "folds", "b", "ls", cases=CASES[:4])
-    refused(tmp_path / "folds", r"ls \(b\) and ce \(a0, a1\) were scored on different test cases; run the folds")
-    for text, message in (("abc", "holds values that are no numbers"), ("0.5\nx", "scores.csv is damaged; remove it")):
+    refused(
+        tmp_path / "folds",
+        r"ls \(b\) and ce \(a0, a1\) were scored on different test cases; run the folds",
+    )
+    for text, message in (
+        ("abc", "holds values that are no numbers"),
+        ("0.5\nx", "scores.csv is damaged; remove it"),
+    ):
         run = write_run(tmp_path / text[:3], "a")
         path = run / "scores.csv"
         path.write_text(path.read_text().rstrip().rpartition(",")[0] + f",{text}\n")
@@ -283,13 +349,23 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
 def test_a_study_with_failed_cells_is_read_without_them(tmp_path):
     for seed in range(2):
         write_run(tmp_path / "runs", f"ce{seed}", seed=seed)
-        write_run(tmp_path / "runs", f"ls1{seed}", "ls", settings={"alpha": 0.1}, seed=seed, val_dice=0.7)
+        write_run(
+            tmp_path / "runs", f"ls1{seed}", "ls", settings={"alpha": 0.1}, seed=seed, val_dice=0.7
+        )
     write_run(tmp_path / "runs", "ls20", "ls", settings={"alpha": 0.2}, seed=0, val_dice=0.9)
-    failed = {"ls21": {"status": "failed", "error": "no memory"}, "svls0": {"status": "failed", "error": "no luck"}}
-    (tmp_path / "cells.json").write_text(json.dumps({"cells": failed | {"ce0": {"status": "finished"}}}))
+    failed = {
+        "ls21": {"status": "failed", "error": "no memory"},
+        "svls0": {"status": "failed", "error": "no luck"},
+    }
+    (tmp_path / "cells.json").write_text(
+        json.dumps({"cells": failed | {"ce0": {"status": "finished"}}})
+    )
     found = read_results([tmp_path])
     assert found.failed == {"ls21": "no memory", "svls0": "no luck"}
-    assert {c.key: c.setting for c in found.contenders} == {"ce": "", "ls": "alpha=0.1"}  # 0.2 lacks a seed
+    assert {c.key: c.setting for c in found.contenders} == {
+        "ce": "",
+        "ls": "alpha=0.1",
+    }  # 0.2 lacks a seed
     write_run(tmp_path / "runs", "ls21", "ls", settings={"alpha": 0.2}, seed=1)
     path = tmp_path / "runs" / "ce0" / "run.json"
     path.write_text(path.read_text().replace("finished", "running"))
@@ -310,24 +386,43 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
     def of(metric, value):
         return lambda row: row | {"value": value} if row["metric"] == metric else row
 
-    refused(with_rows("inf", of("asd", "inf")), "holds infinite values; run segcal evaluate --again")
-    refused(with_rows("nan", of("dice", "nan")), "a has no value of DSC in any test case; look at its predictions")
-    refused(with_rows("lacks", lambda row: None if row["metric"] == "cece" else row), "a lacks CECE of some test cases")
-    refused(with_rows("other", lambda row: row | {"method": "focal"}), "is of another run, as its data set or method says")
+    refused(
+        with_rows("inf", of("asd", "inf")), "holds infinite values; run segcal evaluate --again"
+    )
+    refused(
+        with_rows("nan", of("dice", "nan")),
+        "a has no value of DSC in any test case; look at its predictions",
+    )
+    refused(
+        with_rows("lacks", lambda row: None if row["metric"] == "cece" else row),
+        "a lacks CECE of some test cases",
+    )
+    refused(
+        with_rows("other", lambda row: row | {"method": "focal"}),
+        "is of another run, as its data set or method says",
+    )
 
 
-@pytest.mark.parametrize("text", ['{"entries": 5}', "no json", '{"entries": [{"split": "test"}]}', "[]"])
+@pytest.mark.parametrize(
+    "text", ['{"entries": 5}', "no json", '{"entries": [{"split": "test"}]}', "[]"]
+)
 def test_damaged_bins_are_named(tmp_path, text):
     run = write_run(tmp_path, "a")
     (run / "bins.json").write_text(text)
     found = read_results([run])
-    with pytest.raises(UserError, match="(bins.json is damaged; run segcal evaluate --again on a|a has no bins for)"):
+    with pytest.raises(
+        UserError,
+        match="(bins.json is damaged; run segcal evaluate --again on a|a has no bins for)",
+    ):
         found.bins(found.contenders[0])
 
 
 def test_a_run_json_of_another_version_is_named(tmp_path):
     run = write_run(tmp_path, "a")
     info = json.loads((run / "run.json").read_text())
-    for broken in ({k: v for k, v in info.items() if k != "best"}, info | {"settings": {"loss": {"name": "magic"}}}):
+    for broken in (
+        {k: v for k, v in info.items() if k != "best"},
+        info | {"settings": {"loss": {"name": "magic"}}},
+    ):
         (run / "run.json").write_text(json.dumps(broken))
         refused(tmp_path, "run.json is damaged, or of another version")

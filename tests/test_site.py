@@ -1,4 +1,6 @@
-"""The documentation as a site: it builds without a warning, offline, and what it says of commands and names is true."""
+"""The documentation as a site: it builds without a warning, offline, and what it says of commands
+and names is true.
+"""
 
 import doctest
 import importlib
@@ -50,7 +52,11 @@ class Page(HTMLParser):
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    env = os.environ | {
+        "NO_MKDOCS_2_WARNING": "1",
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+    }
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
@@ -66,7 +72,11 @@ def test_every_page_is_in_the_navigation(pages):
     def files(part):
         if isinstance(part, str):
             return [part]
-        return [file for inner in (part.values() if isinstance(part, dict) else part) for file in files(inner)]
+        return [
+            file
+            for inner in (part.values() if isinstance(part, dict) else part)
+            for file in files(inner)
+        ]
 
     listed = files(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     assert sorted(listed) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
@@ -86,42 +96,86 @@ def test_links_and_anchors_lead_somewhere(site, pages):
             target = "index.html" if target == "." else target
             assert (site / target).is_file(), f"{name} links to {link}, which is not there"
             if parts.fragment and target in pages:
-                assert unquote(parts.fragment) in pages[target].anchors, f"{name} links to {link}: no such anchor"
+                assert unquote(parts.fragment) in pages[target].anchors, (
+                    f"{name} links to {link}: no such anchor"
+                )
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.parent == ROOT], ids=name_of)
 def test_anchors_from_outside_exist(page, pages):
-    for target in re.findall(r"\]\(docs/([^)\s]+\.md(?:#[^)\s]+)?)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(
+        r"\]\(docs/([^)\s]+\.md(?:#[^)\s]+)?)\)", page.read_text(encoding="utf-8")
+    ):
         file, _, anchor = target.partition("#")
         found = pages[file.removesuffix(".md") + ".html"]
-        assert not anchor or anchor in found.anchors, f"{page.name} links to docs/{target}: no such anchor"
+        assert not anchor or anchor in found.anchors, (
+            f"{page.name} links to docs/{target}: no such anchor"
+        )
 
 
 def test_nothing_is_fetched_from_elsewhere(site, pages):
     for name, page in pages.items():
-        assert not [link for link in page.fetched if urlsplit(link).netloc], f"{name} asks the network for something"
+        assert not [link for link in page.fetched if urlsplit(link).netloc], (
+            f"{name} asks the network for something"
+        )
     for path in site.rglob("*.css"):
-        assert not re.search(r"(?:url\(|@import\s+)[\"']?(?:https?:)?//", path.read_text(encoding="utf-8")), path.name
+        assert not re.search(
+            r"(?:url\(|@import\s+)[\"']?(?:https?:)?//", path.read_text(encoding="utf-8")
+        ), path.name
 
 
-ROOMS = ("losses", "metrics", "calibrators", "networks", "results", "ranking", "tables", "figures", "report")
+ROOMS = (
+    "losses",
+    "metrics",
+    "calibrators",
+    "networks",
+    "results",
+    "ranking",
+    "tables",
+    "figures",
+    "report",
+)
 ALONE = [
-    *("corruptions.corrupt", "config.run_settings", "training.train", "inference.open_run", "evaluation.evaluate"),
-    *("posthoc.calibrate", "prediction.predict", "data.prepare.prepare", "data.catalog.DATASETS", "study.plan.read_plan"),
-    *("study.runner.run_study", "losses.LOSSES", "metrics.METRICS", "calibrators.CALIBRATORS", "networks.NETWORKS"),
+    *(
+        "corruptions.corrupt",
+        "config.run_settings",
+        "training.train",
+        "inference.open_run",
+        "evaluation.evaluate",
+    ),
+    *(
+        "posthoc.calibrate",
+        "prediction.predict",
+        "data.prepare.prepare",
+        "data.catalog.DATASETS",
+        "study.plan.read_plan",
+    ),
+    *(
+        "study.runner.run_study",
+        "losses.LOSSES",
+        "metrics.METRICS",
+        "calibrators.CALIBRATORS",
+        "networks.NETWORKS",
+    ),
     *("corruptions.CORRUPTIONS", "tables.TABLES", "figures.table.FIGURES", "types.UserError"),
 ]
 
 
 def test_the_reference_has_every_public_name(pages):
-    anchors = set().union(*(page.anchors for name, page in pages.items() if name.startswith("api/")))
+    anchors = set().union(
+        *(page.anchors for name, page in pages.items() if name.startswith("api/"))
+    )
     lacking = [name for name in ALONE if f"segcal.{name}" not in anchors]
     for room in ROOMS:
         module = importlib.import_module(f"segcal.{room}")
         for name in module.__all__:
             found = getattr(module, name)
-            if isfunction(found) or isclass(found):  # under our name, or where it is defined if a file has the same name
-                lacking += [name] * anchors.isdisjoint({f"segcal.{room}.{name}", f"{found.__module__}.{name}"})
+            if isfunction(found) or isclass(
+                found
+            ):  # under our name, or where it is defined if a file has the same name
+                lacking += [name] * anchors.isdisjoint(
+                    {f"segcal.{room}.{name}", f"{found.__module__}.{name}"}
+                )
     assert not lacking, f"the reference lacks {lacking}"
 
 
@@ -131,7 +185,9 @@ def test_examples_in_docstrings_are_code_and_formulas_are_drawn(site):
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         assert 'class="arithmatex"' not in text, path
-        assert "api" not in path.parts or "<blockquote>" not in text, f"{path} shows a doctest as a quotation"
+        assert "api" not in path.parts or "<blockquote>" not in text, (
+            f"{path} shows a doctest as a quotation"
+        )
 
 
 @pytest.mark.parametrize("name", ["make_cli_reference", "site_hooks", "doctests"])
@@ -161,7 +217,10 @@ def test_formulas_have_the_shape_that_tex_gives_them(tex, shape, monkeypatch):
     assert drawn.get("alttext") == tex
 
 
-@pytest.mark.parametrize(("tex", "why"), [(r"\oint x", r"\\oint"), ("x_", "missing"), ("{x", "brace"), ("x}", "too many")])
+@pytest.mark.parametrize(
+    ("tex", "why"),
+    [(r"\oint x", r"\\oint"), ("x_", "missing"), ("{x", "brace"), ("x}", "too many")],
+)
 def test_a_formula_that_cannot_be_drawn_stops_the_build(tex, why, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     with pytest.raises(ValueError, match=why):
@@ -169,14 +228,18 @@ def test_a_formula_that_cannot_be_drawn_stops_the_build(tex, why, monkeypatch):
 
 
 def test_the_command_line_reference_is_current():
-    made = subprocess.run([sys.executable, DOCS / "make_cli_reference.py", "--print"], capture_output=True, check=True)
+    made = subprocess.run(
+        [sys.executable, DOCS / "make_cli_reference.py", "--print"], capture_output=True, check=True
+    )
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == made.stdout.decode("utf-8"), (
         "docs/cli.md is not what the command line says now; run: python docs/make_cli_reference.py"
     )
 
 
 def parse(line):
-    """Let the command line read a line as a user would type it, without doing anything; fails as it would for them."""
+    """Let the command line read a line as a user would type it, without doing anything; fails as it
+    would for them.
+    """
     command, words = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
     while hasattr(command, "commands"):
         assert "".join(words[:1]) in command.commands, f"there is no verb {words[:1]}"
@@ -185,7 +248,9 @@ def parse(line):
 
 
 def commands(page):
-    """The `segcal` lines of a page's shell blocks; what stands in brackets may be left out, and is read too."""
+    """The `segcal` lines of a page's shell blocks; what stands in brackets may be left out, and is
+    read too.
+    """
     for block in SHELL.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
             if re.match(r"\s*(?:\S*/)?segcal ", line):
@@ -201,7 +266,10 @@ def test_commands_are_read_by_the_command_line(page):
             pytest.fail(f"{name_of(page)}: {line.strip()}: {getattr(error, 'message', error)}")
 
 
-@pytest.mark.parametrize("line", ["segcal trane cases", "segcal train --lose ce", "segcal predict runs/ce", "segcal study"])
+@pytest.mark.parametrize(
+    "line",
+    ["segcal trane cases", "segcal train --lose ce", "segcal predict runs/ce", "segcal study"],
+)
 def test_a_false_command_would_be_seen(line):
     with pytest.raises(Exception, match=r"(?i)no verb|no such option|missing"):
         parse(line)
@@ -215,5 +283,7 @@ def test_commands_in_sentences_name_what_there_is(page):
         verb, *rest = words.split()
         assert verb in verbs, f"{name_of(page)}: there is no verb in `segcal {words}`"
         known = {option for p in verbs[verb].params for option in (*p.opts, *p.secondary_opts)}
-        named = {word.strip("[]").partition("=")[0] for word in rest if word.strip("[]").startswith("-")}
+        named = {
+            word.strip("[]").partition("=")[0] for word in rest if word.strip("[]").startswith("-")
+        }
         assert named <= known, f"{name_of(page)}: `segcal {words}` has {sorted(named - known)}"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from segcal import store
+from segcal import folders
 from segcal.data import slices as module
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
@@ -26,21 +26,23 @@ EMPTY = {("a", 1), ("b", 0), ("b", 3)}
 
 
 def arrays(id, n_channels=2):
-    """A case's image and label: every voxel different, some ignored, some slices without foreground."""
+    """A case's image and label: every voxel different, some ignored, some slices without
+    foreground.
+    """
     depth, height, width = SIZES[id]
     rng = np.random.default_rng(ord(id))
     image = rng.random((depth, n_channels, height, width), dtype=np.float32)
     label = rng.integers(0, 4, (depth, height, width), dtype=np.uint8)
-    label[:, :2, :3] = store.IGNORED
+    label[:, :2, :3] = folders.IGNORED
     for case, s in EMPTY:
         if case == id:
-            label[s] *= label[s] == store.IGNORED  # 0 or ignored alone
+            label[s] *= label[s] == folders.IGNORED  # 0 or ignored alone
     return image, label
 
 
 def info(ids, splits):
     return {
-        "format": store.FORMAT,
+        "format": folders.FORMAT,
         "name": "made",
         "classes": ["A", "B", "C"],
         "channels": ["T1", "T2"],
@@ -53,11 +55,14 @@ def info(ids, splits):
 def cases(tmp_path):
     for id in SIZES:
         image, label = arrays(id)
-        np.save(store.array_path(tmp_path, id, "image"), image)
-        np.save(store.array_path(tmp_path, id, "label"), label)
-    splits = [{"train": ["a", "b"], "val": ["c"], "test": []}, {"train": ["c"], "val": [], "test": ["a"]}]
-    store.write_json(tmp_path / "cases.json", info(SIZES, splits))
-    return store.open_cases(tmp_path)
+        np.save(folders.array_path(tmp_path, id, "image"), image)
+        np.save(folders.array_path(tmp_path, id, "label"), label)
+    splits = [
+        {"train": ["a", "b"], "val": ["c"], "test": []},
+        {"train": ["c"], "val": [], "test": ["a"]},
+    ]
+    folders.write_json(tmp_path / "cases.json", info(SIZES, splits))
+    return folders.open_cases(tmp_path)
 
 
 def expected(id, s, shape=SHAPE):
@@ -80,7 +85,8 @@ def places(ids):
     return [(id, s) for id in ids for s in range(SIZES[id][0])]
 
 
-# Values ---------------------------------------------------------------------------------------------------------------
+# Values
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_every_slice_has_its_values_padding_and_ignored_voxels(cases):
@@ -110,7 +116,11 @@ def test_slices_without_foreground_can_be_left_out(cases, recorded, monkeypatch)
     if recorded:  # then labels need not be read
         for id in "ab":
             cases.case(id)["foreground_slices"] = [s for case, s in kept if case == id]
-        monkeypatch.setattr(store.cases, "_mapped", lambda path, real=store.cases._mapped: unreadable(real(path)))
+        monkeypatch.setattr(
+            folders.cases,
+            "_mapped",
+            lambda path, real=folders.cases._mapped: unreadable(real(path)),
+        )
     found = Slices(cases, "train", keep_empty=False)
     monkeypatch.undo()
     assert len(found) == len(kept) < len(Slices(cases, "train"))
@@ -141,23 +151,31 @@ def test_what_is_given_out_can_be_changed_without_changing_the_files(cases):
     assert same(Slices(cases, "val")[0], expected("c", 0, (16, 16)))
 
 
-# Reading --------------------------------------------------------------------------------------------------------------
+# Reading
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def vast(tmp_path):
-    """One case of 400 GB, nearly all of it a hole in the file: reading it whole would take hours and all memory."""
+    """One case of 400 GB, nearly all of it a hole in the file: reading it whole would take hours
+    and all memory.
+    """
     depth, height, width = 1_000_000, 256, 400
-    for kind, shape, dtype in (("image", (depth, 1, height, width), "f4"), ("label", (depth, height, width), "u1")):
-        path = store.array_path(tmp_path, "vast", kind)
+    for kind, shape, dtype in (
+        ("image", (depth, 1, height, width), "f4"),
+        ("label", (depth, height, width), "u1"),
+    ):
+        path = folders.array_path(tmp_path, "vast", kind)
         with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": f"<{dtype}", "fortran_order": False, "shape": shape})
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": f"<{dtype}", "fortran_order": False, "shape": shape}
+            )
             start, n_bytes = file.tell(), height * width * np.dtype(dtype).itemsize
             file.seek(start + 765_432 * n_bytes)
             file.write(np.ones((height, width), dtype).tobytes())
             file.truncate(start + depth * n_bytes)
-    store.write_json(tmp_path / "cases.json", info(["vast"], [{"train": ["vast"]}]))
-    return store.open_cases(tmp_path)
+    folders.write_json(tmp_path / "cases.json", info(["vast"], [{"train": ["vast"]}]))
+    return folders.open_cases(tmp_path)
 
 
 def test_one_slice_costs_one_slice_of_reading(vast, monkeypatch):
@@ -168,7 +186,9 @@ def test_one_slice_costs_one_slice_of_reading(vast, monkeypatch):
     image, label = found[0]
     assert (image == 1).all()
     assert (label == 1).all()
-    assert 500_000 <= bytes_read() - before < 600_000  # the slice has 400,000 + 100,000, and the test itself reads
+    assert (
+        500_000 <= bytes_read() - before < 600_000
+    )  # the slice has 400,000 + 100,000, and the test itself reads
 
 
 def bytes_read():
@@ -185,7 +205,9 @@ def test_cases_are_mapped_once_when_they_are_read(cases, monkeypatch):
     found, opened = Slices(cases, "train"), []
     assert n_open_maps(cases.root) == 0
     monkeypatch.setattr(
-        store.cases, "_mapped", lambda path, real=store.cases._mapped: opened.append(path.name) or real(path)
+        folders.cases,
+        "_mapped",
+        lambda path, real=folders.cases._mapped: opened.append(path.name) or real(path),
     )
     for i in (0, 1, 0, 2):
         found[i]
@@ -197,13 +219,15 @@ def test_more_cases_than_file_descriptors(tmp_path):
     """As for the 647 images of BUSI, where a process may have 1024 or even 256 files open."""
     ids = [f"case{i}" for i in range(300)]
     for id in ids:
-        np.save(store.array_path(tmp_path, id, "image"), np.zeros((1, 1, 4, 4), np.float32))
-        np.save(store.array_path(tmp_path, id, "label"), np.zeros((1, 4, 4), np.uint8))
-    store.write_json(tmp_path / "cases.json", info(ids, [{"train": ids}]))
-    found = Slices(store.open_cases(tmp_path), "train")
+        np.save(folders.array_path(tmp_path, id, "image"), np.zeros((1, 1, 4, 4), np.float32))
+        np.save(folders.array_path(tmp_path, id, "label"), np.zeros((1, 4, 4), np.uint8))
+    folders.write_json(tmp_path / "cases.json", info(ids, [{"train": ids}]))
+    found = Slices(folders.open_cases(tmp_path), "train")
     before = len(os.listdir("/proc/self/fd"))
     assert len([*found]) == len(ids)
-    assert n_open_maps(tmp_path) == len(os.listdir("/proc/self/fd")) - before == 2 * module.OPEN_CASES
+    assert (
+        n_open_maps(tmp_path) == len(os.listdir("/proc/self/fd")) - before == 2 * module.OPEN_CASES
+    )
 
 
 def test_slices_beyond_the_open_cases_are_the_same(cases, monkeypatch):
@@ -231,10 +255,13 @@ def test_a_loader_with_spawned_workers(cases):
     batches = [*loader]
     assert [image.shape for image, _ in batches] == [(3, 2, *SHAPE), (3, 2, *SHAPE), (1, 2, *SHAPE)]
     items = [item for batch in batches for item in zip(*batch, strict=True)]
-    assert all(same(item, expected(*place)) for item, place in zip(items, places("ab"), strict=True))
+    assert all(
+        same(item, expected(*place)) for item, place in zip(items, places("ab"), strict=True)
+    )
 
 
-# Augmentation ---------------------------------------------------------------------------------------------------------
+# Augmentation
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_augmentation_is_off_unless_asked_for_and_draws_nothing(cases):
@@ -259,14 +286,18 @@ def test_augmentation_repeats_with_the_seed_and_varies_without(cases):
 
 @pytest.fixture(scope="module")
 def coded(tmp_path_factory):
-    """A case whose image tells the label: channel 0 is label / 10 + 0.3, channel 1 twice the label's parity."""
+    """A case whose image tells the label: channel 0 is label / 10 + 0.3, channel 1 twice the
+    label's parity.
+    """
     root = tmp_path_factory.mktemp("coded")
-    label = np.random.default_rng(0).integers(1, 4, (1, 60, 80), dtype=np.uint8)  # no zeros: those come from outside
+    label = np.random.default_rng(0).integers(
+        1, 4, (1, 60, 80), dtype=np.uint8
+    )  # no zeros: those come from outside
     image = np.stack([0.3 + label / 10, 0.3 + 0.4 * (label % 2)], 1).astype(np.float32)
-    np.save(store.array_path(root, "x", "image"), image)
-    np.save(store.array_path(root, "x", "label"), label)
-    store.write_json(root / "cases.json", info(["x"], [{"train": ["x"]}]))
-    return store.open_cases(root)
+    np.save(folders.array_path(root, "x", "image"), image)
+    np.save(folders.array_path(root, "x", "label"), label)
+    folders.write_json(root / "cases.json", info(["x"], [{"train": ["x"]}]))
+    return folders.open_cases(root)
 
 
 @given(st.integers(0, 2**31))
@@ -283,7 +314,9 @@ def test_augmented_labels_stay_with_their_image(coded, seed):
     # The window is a piece of the label map, cut at one side of each axis.
     height, width = len(rows), len(columns)
     top, left = (0 if rows[0] > 0 else 60 - height), (0 if columns[0] > 0 else 80 - width)
-    assert torch.equal(label[inside].view(height, width), label_before[top : top + height, left : left + width])
+    assert torch.equal(
+        label[inside].view(height, width), label_before[top : top + height, left : left + width]
+    )
     for c in range(2):  # each channel: value -> gain * value + bias, the same for every voxel
         x, y = plain[c, top : top + height, left : left + width].flatten(), image[c, inside]
         gain, bias = np.polyfit(x.double(), y.double(), 1)
@@ -313,7 +346,8 @@ def test_augmented_intensities_stay_in_range_and_padding_stays_zero(cases):
         assert set(label.unique().tolist()) <= {IGNORE, 0, 1, 2, 3}
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------
+# Bad input
+# ------------------------------------------------------------------------------------------------------------
 
 
 def refused(match, *args, **kwargs):
@@ -346,8 +380,12 @@ def test_a_split_without_foreground_is_a_sentence(cases):
     ],
 )
 def test_arrays_that_do_not_fit_are_a_sentence(cases, kind, array):
-    np.save(store.array_path(cases.root, "c", kind), array)
-    refused(r"case 'c' of made must be float32 \(D, C, H, W\) and uint8 .*; prepare the data set again", cases, "val")
+    np.save(folders.array_path(cases.root, "c", kind), array)
+    refused(
+        r"case 'c' of made must be float32 \(D, C, H, W\) and uint8 .*; prepare the data set again",
+        cases,
+        "val",
+    )
     with pytest.raises(UserError, match="case 'c' of made must be"):
         volume(cases, "c")
 
@@ -361,10 +399,12 @@ def test_an_unknown_or_damaged_case_is_a_sentence(cases, monkeypatch):
     with pytest.raises(UserError, match="made has no case 'd'"):
         volume(cases, "d")
     monkeypatch.setattr(module, "OPEN_CASES", 0)
-    found, path = Slices(cases, "val"), store.array_path(cases.root, "c", "image")
+    found, path = Slices(cases, "val"), folders.array_path(cases.root, "c", "image")
     path.write_bytes(path.read_bytes()[: mmap.PAGESIZE // 8])
     refused("cannot read .*c.image.npy", cases, "val")
-    with pytest.raises(UserError, match=r"c.image.npy \(it has become shorter\); prepare the data set again"):
+    with pytest.raises(
+        UserError, match=r"c.image.npy \(it has become shorter\); prepare the data set again"
+    ):
         found[1]
     path.unlink()
     with pytest.raises(UserError, match="cannot read .*c.image.npy"):

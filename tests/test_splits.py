@@ -15,13 +15,20 @@ def patients(n, per_patient=1):
     return {f"case{i:03d}_{j}": f"p{i:03d}" for i in range(n) for j in range(per_patient)}
 
 
-@pytest.mark.parametrize("row", [row for key, row in DATASETS.items() if key != "phantom"], ids=lambda row: row.homepage)
+@pytest.mark.parametrize(
+    "row", [row for key, row in DATASETS.items() if key != "phantom"], ids=lambda row: row.homepage
+)
 def test_the_papers_sizes_are_exact(row):
     split = splits.by_patient(patients(sum(row.split)), row.split, seed=0)
     assert tuple(len(split[name]) for name in splits.NAMES) == row.split
 
 
-@given(st.integers(3, 300), st.integers(1, 3), st.integers(0, 5), st.sampled_from([row.split for row in DATASETS.values()]))
+@given(
+    st.integers(3, 300),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.sampled_from([row.split for row in DATASETS.values()]),
+)
 def test_every_case_once_and_no_patient_twice(n, per_patient, seed, sizes):
     patient_of = patients(n, per_patient)
     split = splits.by_patient(patient_of, sizes, seed)
@@ -37,8 +44,12 @@ def test_every_case_once_and_no_patient_twice(n, per_patient, seed, sizes):
 def test_seeds_matter_and_order_does_not():
     patient_of = patients(50)
     shuffled = dict(reversed(patient_of.items()))
-    assert splits.by_patient(patient_of, (70, 10, 20), 0) == splits.by_patient(shuffled, (70, 10, 20), 0)
-    assert splits.by_patient(patient_of, (70, 10, 20), 0) != splits.by_patient(patient_of, (70, 10, 20), 1)
+    assert splits.by_patient(patient_of, (70, 10, 20), 0) == splits.by_patient(
+        shuffled, (70, 10, 20), 0
+    )
+    assert splits.by_patient(patient_of, (70, 10, 20), 0) != splits.by_patient(
+        patient_of, (70, 10, 20), 1
+    )
 
 
 def test_leaving_one_out():
@@ -59,7 +70,9 @@ def written(tmp_path, value):
 
 def test_a_users_file_wins_by_case_or_patient(tmp_path):
     patient_of = patients(4, 2)
-    path = written(tmp_path, {"train": ["p000", "p001"], "val": ["case002_0", "case002_1"], "test": ["p003"]})
+    path = written(
+        tmp_path, {"train": ["p000", "p001"], "val": ["case002_0", "case002_1"], "test": ["p003"]}
+    )
     (split,) = splits.from_file(path, patient_of, set())
     assert split["train"] == ["case000_0", "case000_1", "case001_0", "case001_1"]
     assert split["test"] == ["case003_0", "case003_1"]
@@ -72,9 +85,18 @@ def test_a_users_file_wins_by_case_or_patient(tmp_path):
     [
         ("{", "cannot read the split file"),
         ({"train": []}, "must be a JSON object with the lists train, val and test"),
-        ({"train": ["p000"], "val": ["nobody"], "test": []}, "names 'nobody' in val, which is no case or patient"),
-        ({"train": ["case000_0"], "val": [], "test": ["case000_1"]}, "puts patient 'p000' in both train and test"),
-        ({"train": ["p000"], "val": ["p000"], "test": []}, "puts patient 'p000' in both train and val"),
+        (
+            {"train": ["p000"], "val": ["nobody"], "test": []},
+            "names 'nobody' in val, which is no case or patient",
+        ),
+        (
+            {"train": ["case000_0"], "val": [], "test": ["case000_1"]},
+            "puts patient 'p000' in both train and test",
+        ),
+        (
+            {"train": ["p000"], "val": ["p000"], "test": []},
+            "puts patient 'p000' in both train and val",
+        ),
     ],
 )
 def test_bad_split_files_are_refused(tmp_path, value, message):

@@ -1,4 +1,6 @@
-"""Plans and studies: which cells a plan means, and that carrying it out loses, repeats and peeks at nothing."""
+"""Plans and studies: which cells a plan means, and that carrying it out loses, repeats and peeks at
+nothing.
+"""
 
 import csv
 import hashlib
@@ -22,14 +24,14 @@ from typer.testing import CliRunner
 
 from segcal.cli import app
 from segcal.cli.study import Board, board_table
+from segcal.compare import read_results
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
-from segcal.evaluation import evaluate
-from segcal.inference import open_run
+from segcal.fitting import calibrate
+from segcal.folders import alone, read_json, read_run
 from segcal.losses import LOSSES
-from segcal.posthoc import calibrate
-from segcal.results import read_results
-from segcal.store import alone, read_json, read_run
+from segcal.predictors.run import open_run
+from segcal.scoring import evaluate
 from segcal.study import engines
 from segcal.study.engines import Local, start_engine
 from segcal.study.estimate import estimate
@@ -75,7 +77,9 @@ class Heard(Watch):
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return prepare("phantom", to=tmp_path_factory.mktemp("cases"), n_cases=10, shape=(4, 32, 32)).cases
+    return prepare(
+        "phantom", to=tmp_path_factory.mktemp("cases"), n_cases=10, shape=(4, 32, 32)
+    ).cases
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +90,9 @@ def folded(tmp_path_factory):
     for fold in folds:
         fold["train"] = [id for id in ids if id not in fold["test"] + fold["val"]]
     (root / "split.json").write_text(json.dumps(folds))
-    return prepare("phantom", to=root, split_file=root / "split.json", n_cases=6, shape=(4, 24, 24)).cases
+    return prepare(
+        "phantom", to=root, split_file=root / "split.json", n_cases=6, shape=(4, 24, 24)
+    ).cases
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +121,19 @@ def scores(out):
 
 
 def everything(folder):
-    return {p: (p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest()) for p in folder.rglob("*") if p.is_file()}
+    return {
+        p: (p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest())
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def names(plan, section=None):
     return [cell.name for cell in (plan.section(section) if section else plan.cells)]
 
 
-# Plans ----------------------------------------------------------------------------------------------------------------
+# Plans
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_the_paper_s_plan(cases):
@@ -132,16 +143,33 @@ def test_the_paper_s_plan(cases):
     assert tried == wanted
     assert len(tried) == 15
     margins = [row["margin"] for row in LOSSES["mbls"].grid]
-    penalty = [(c.settings.loss.settings["penalty"], c.settings.loss.settings["margin"]) for c in plan.section("penalty")]
+    penalty = [
+        (c.settings.loss.settings["penalty"], c.settings.loss.settings["margin"])
+        for c in plan.section("penalty")
+    ]
     assert sorted(penalty) == sorted((p, m) for p in ("l1", "l2") for m in margins)
-    assert {c.settings.loss.name for c in plan.section("dice")} == {"ce", "ce_dice", "mbls", "mbls_dice"}
-    backbones = {(c.settings.loss.name, c.settings.network.name): c.choices for c in plan.section("backbones")}
-    assert set(backbones) == {(loss, n) for loss in ("ce", "mbls") for n in ("attention_unet", "unetpp", "transunet")}
+    assert {c.settings.loss.name for c in plan.section("dice")} == {
+        "ce",
+        "ce_dice",
+        "mbls",
+        "mbls_dice",
+    }
+    backbones = {
+        (c.settings.loss.name, c.settings.network.name): c.choices
+        for c in plan.section("backbones")
+    }
+    assert set(backbones) == {
+        (loss, n) for loss in ("ce", "mbls") for n in ("attention_unet", "unetpp", "transunet")
+    }
     assert all(
-        set(choices) == {f"mbls-margin{m:g}-unet-s0" for m in margins} for (m, _), choices in backbones.items() if choices
+        set(choices) == {f"mbls-margin{m:g}-unet-s0" for m in margins}
+        for (m, _), choices in backbones.items()
+        if choices
     )
     assert sum(bool(choices) for choices in backbones.values()) == 3  # ce has nothing to choose
-    assert len(plan.cells) == len(set(names(plan))) == 15 + 3 + 3 + 6  # what two sections share is one cell
+    assert (
+        len(plan.cells) == len(set(names(plan))) == 15 + 3 + 3 + 6
+    )  # what two sections share is one cell
     assert plan.cells[0].after.conditions[0] == ("", "")
     assert len(plan.cells[0].after.conditions) == 1 + 5 + 2
 
@@ -157,16 +185,27 @@ def test_the_small_plans(cases):
 
 
 def test_every_list_is_a_cell_per_value(cases, folded, tmp_path):
-    lists = {"training.lr": [0.1, 0.2], "seed": [3, 5], "network.width": [2, 4], "training.epochs": [1, 2, 3]}
-    plan = read_plan("smoke", data=str(cases.root), overrides=[f"{key}={value}" for key, value in lists.items()])
+    lists = {
+        "training.lr": [0.1, 0.2],
+        "seed": [3, 5],
+        "network.width": [2, 4],
+        "training.epochs": [1, 2, 3],
+    }
+    plan = read_plan(
+        "smoke", data=str(cases.root), overrides=[f"{key}={value}" for key, value in lists.items()]
+    )
     n_losses = 3
-    assert len(plan.cells) == len(set(names(plan))) == n_losses * math.prod(map(len, lists.values()))
+    assert (
+        len(plan.cells) == len(set(names(plan))) == n_losses * math.prod(map(len, lists.values()))
+    )
     assert "mbls-margin5-unet-width2-epochs1-lr0.1-s3" in names(plan)
     other = shutil.copytree(folded.root, tmp_path / "other")
     both = read_plan("smoke", data=[str(cases.root), str(other)])
     assert len(both.cells) == 2 * n_losses
     assert {name.split("-")[0] for name in names(both)} == {"phantom", "other"}
-    with pytest.raises(UserError, match="two cells of the plan would both be called phantom-ce-unet-s0-f0"):
+    with pytest.raises(
+        UserError, match="two cells of the plan would both be called phantom-ce-unet-s0-f0"
+    ):
         read_plan("smoke", data=[str(cases.root), str(folded.root)])
 
 
@@ -174,8 +213,12 @@ def test_seeds_and_folds_are_cells(cases, folded):
     plan = read_plan("paper", data=str(folded.root), seeds=2, only=["methods"])
     assert len(plan.cells) == 15 * 2 * folded.n_folds
     assert names(plan)[:4] == ["ce-unet-s0-f0", "ce-unet-s0-f1", "ce-unet-s0-f2", "ce-unet-s1-f0"]
-    assert {(c.settings.seed, c.settings.fold) for c in plan.cells} == {(s, f) for s in range(2) for f in range(3)}
-    assert len(read_plan("paper", data=str(cases.root), only=["methods"]).cells) == 15  # "all" of one fold
+    assert {(c.settings.seed, c.settings.fold) for c in plan.cells} == {
+        (s, f) for s in range(2) for f in range(3)
+    }
+    assert (
+        len(read_plan("paper", data=str(cases.root), only=["methods"]).cells) == 15
+    )  # "all" of one fold
 
 
 def test_single_cells_keep_their_names(cases):
@@ -183,10 +226,15 @@ def test_single_cells_keep_their_names(cases):
     whole = read_plan("paper", data=data, seeds=2)
     some = read_plan("paper", data=data, seeds=2, names=[whole.cells[3].name, whole.cells[0].name])
     assert some.cells == (whole.cells[0], whole.cells[3])
-    with pytest.raises(UserError, match=f"unknown cell: 'ce-s0'; did you mean '{whole.cells[0].name}'"):
+    with pytest.raises(
+        UserError, match=f"unknown cell: 'ce-s0'; did you mean '{whole.cells[0].name}'"
+    ):
         read_plan("paper", data=data, seeds=2, names=["ce-s0"])
     waits = next(cell for cell in whole.cells if cell.choices)
-    with pytest.raises(UserError, match=f"{waits.name} waits for a choice among other cells; name {waits.choices[0]}"):
+    with pytest.raises(
+        UserError,
+        match=f"{waits.name} waits for a choice among other cells; name {waits.choices[0]}",
+    ):
         read_plan("paper", data=data, seeds=2, names=[waits.name])
     assert waits in read_plan("paper", data=data, seeds=2, names=[waits.name, *waits.choices]).cells
 
@@ -199,7 +247,11 @@ def test_a_run_file_is_a_plan(cases, tmp_path):
     plan = read_plan(path)
     assert names(plan) == ["mbls-margin5-unet-s1"]
     assert (plan.cpus, plan.gpus) == (3, 0.5)
-    assert (read_plan(path, cpus=2).cpus, read_plan(path, gpus=1).gpus, read_plan(path, gpus=0).gpus) == (2, 1, 0)
+    assert (
+        read_plan(path, cpus=2).cpus,
+        read_plan(path, gpus=1).gpus,
+        read_plan(path, gpus=0).gpus,
+    ) == (2, 1, 0)
     assert read_plan("smoke", data=str(cases.root)).gpus is None
 
 
@@ -216,7 +268,10 @@ def test_the_same_cell_in_two_sections_is_one(cases, tmp_path):
 
 def test_networks_share_the_plan_s_width(cases):
     plan = read_plan(
-        "paper", data=str(cases.root), overrides=["network.width=4", "network.depth=2"], only=["methods", "backbones"]
+        "paper",
+        data=str(cases.root),
+        overrides=["network.width=4", "network.depth=2"],
+        only=["methods", "backbones"],
     )
     settings = {c.settings.network.name: c.settings.network.settings for c in plan.cells}
     assert {s["width"] for s in settings.values()} == {4}
@@ -233,19 +288,34 @@ def test_networks_share_the_plan_s_width(cases):
         ("machine.cpu=2", r"unknown key of \[machine\]: 'cpu'; did you mean 'cpus'?"),
         ("machine.cpus=1.5", "machine.cpus must be a whole number, at least 1; got 1.5"),
         ("machine.gpus=-1", "machine.gpus must be a number, at least 0; got -1"),
-        ("machine.devices=2", "a cell is one process: leave machine.devices and machine.nodes at 1"),
-        ("after.nosie=true", r"unknown key of after of \[studies.methods\]: 'nosie'; did you mean 'noise'?"),
+        (
+            "machine.devices=2",
+            "a cell is one process: leave machine.devices and machine.nodes at 1",
+        ),
+        (
+            "after.nosie=true",
+            r"unknown key of after of \[studies.methods\]: 'nosie'; did you mean 'noise'?",
+        ),
         ("after.noise=3", "after.noise must be true or false; got 3"),
         ("after.calibrators='ts'", 'after.calibrators must be a list of words; got "ts"'),
         ("after.calibrators=['tts']", "unknown calibrator 'tts'; choose one of ts"),
         ("after.corruptions=['blurr:1']", "unknown corruption 'blurr'"),
-        ("studies.methods.los='ce'", r"unknown key of \[studies.methods\]: 'los'; did you mean 'loss'?"),
+        (
+            "studies.methods.los='ce'",
+            r"unknown key of \[studies.methods\]: 'los'; did you mean 'loss'?",
+        ),
         ("studies.methods=3", "studies.methods must be a section"),
         ("studies.methods.loss='mbsl'", "unknown loss 'mbsl'; choose one of ce"),
         ("studies.methods.loss=[3]", "loss must be a name or"),
-        ("studies.methods.loss={name='mbls', marign=[1, 2]}", "unknown setting of mbls 'marign'; choose one of margin"),
+        (
+            "studies.methods.loss={name='mbls', marign=[1, 2]}",
+            "unknown setting of mbls 'marign'; choose one of margin",
+        ),
         ("studies.methods.loss={name='mbls', margin=[1, -2]}", "margin must be at least 0; got -2"),
-        ("studies.methods.loss={name='mbls', margin='five'}", "margin must be a number; got 'five'"),
+        (
+            "studies.methods.loss={name='mbls', margin='five'}",
+            "margin must be a number; got 'five'",
+        ),
         ("studies.methods.loss={name='mbls', margin=[]}", "a list in a plan must not be empty"),
         ("seed=[]", "a list in a plan must not be empty"),
         ("network.name=[]", "a list in a plan must not be empty"),
@@ -282,7 +352,8 @@ def test_more_mistakes(cases, tmp_path):
     with pytest.raises(UserError, match="at least 1 seed; got 0"):
         read_plan("paper", data=data, seeds=0)
     with pytest.raises(
-        UserError, match="section backbones wants the chosen setting of mbls, but no section tries it on unet"
+        UserError,
+        match="section backbones wants the chosen setting of mbls, but no section tries it on unet",
     ):
         read_plan("paper", data=data, only=["backbones"])
     with pytest.raises(UserError, match="no network of the plan has the setting 'depth'"):
@@ -297,7 +368,8 @@ def test_more_mistakes(cases, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# A study --------------------------------------------------------------------------------------------------------------
+# A study
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_study_leaves_what_it_promises(done, cases, tmp_path):
@@ -307,11 +379,22 @@ def test_a_study_leaves_what_it_promises(done, cases, tmp_path):
     assert not said["undecided"]
     assert len(list(out.glob("runs/*/run.json"))) == 5
     assert not (out / "logs").exists()
-    assert {about["status"] for about in read_json(out / "cells.json")["cells"].values()} == {"finished", "trained"}
-    assert any(state.step == "trains" and state.left > 0 for states in heard.states for state in states.values())
+    assert {about["status"] for about in read_json(out / "cells.json")["cells"].values()} == {
+        "finished",
+        "trained",
+    }
+    assert any(
+        state.step == "trains" and state.left > 0
+        for states in heard.states
+        for state in states.values()
+    )
     assert any(line.startswith("trained: ce-unet-s0: validation DSC 0.") for line in heard.lines)
     small = ["network.width=4", "training.epochs=3", "training.batch=4", "training.lr=0.02"]
-    train(run_settings({"data": str(cases.root)}, overrides=small), tmp_path / "ce-unet-s0", progress=False)
+    train(
+        run_settings({"data": str(cases.root)}, overrides=small),
+        tmp_path / "ce-unet-s0",
+        progress=False,
+    )
     run = open_run(tmp_path / "ce-unet-s0")
     evaluate(run)
     calibrate(run, ["ts"])
@@ -323,14 +406,21 @@ def test_validation_chooses_and_test_only_reports(done):
     out, said, _ = done
     selection = read_json(out / "selection.json")
     assert selection["contenders"] == json.loads(json.dumps(said["contenders"]))
-    dice = {p.parent.name: json.loads(p.read_text())["best"]["val_dice"] for p in out.glob("runs/*/run.json")}
+    dice = {
+        p.parent.name: json.loads(p.read_text())["best"]["val_dice"]
+        for p in out.glob("runs/*/run.json")
+    }
     mbls = next(c for c in selection["contenders"] if c["key"] == "mbls")
     tried = {f"margin={m}": dice[f"mbls-margin{m}-unet-s0"] for m in ("0.1", "1", "10")}
     assert mbls["tried"] == tried
     assert len(set(tried.values())) == 3  # else this would show nothing
     best = max(tried, key=lambda text: tried[text])
     assert mbls["chosen"] == best
-    chosen = {"ce-unet-s0", f"mbls-{best.replace('=', '')}-unet-s0", f"mbls-{best.replace('=', '')}-attention_unet-s0"}
+    chosen = {
+        "ce-unet-s0",
+        f"mbls-{best.replace('=', '')}-unet-s0",
+        f"mbls-{best.replace('=', '')}-attention_unet-s0",
+    }
     assert set(scores(out)) == chosen  # a setting that was not chosen never meets the test split
     found = {(r["corruption"], r["calibrator"]) for r in rows(out / "runs" / "ce-unet-s0")}
     assert found == {("", ""), ("gaussian_noise:0.05", ""), ("", "ts")}
@@ -344,8 +434,12 @@ def test_the_choice_is_blind_to_test_scores(done, cases, plan_file, tmp_path):
     (worst,) = (c for c in said["contenders"] if c["key"] == "mbls")
     other = min(worst["tried"], key=lambda text: worst["tried"][text])
     table = (out / "runs" / worst["runs"][0] / "scores.csv").read_text()
-    better = "\n".join(line.rsplit(",", 1)[0] + ",1.0" if ",dice," in line else line for line in table.splitlines())
-    (tmp_path / "copy" / "runs" / f"mbls-{other.replace('=', '')}-unet-s0" / "scores.csv").write_text(better + "\n")
+    better = "\n".join(
+        line.rsplit(",", 1)[0] + ",1.0" if ",dice," in line else line for line in table.splitlines()
+    )
+    (
+        tmp_path / "copy" / "runs" / f"mbls-{other.replace('=', '')}-unet-s0" / "scores.csv"
+    ).write_text(better + "\n")
     again = run_study(plan, tmp_path / "copy", workers=1)
     assert again["contenders"] == said["contenders"]
 
@@ -364,35 +458,56 @@ def test_results_do_not_depend_on_the_number_of_workers(done, cases, plan_file, 
     one = run_study(read_plan(plan_file, data=str(cases.root)), tmp_path / "one", workers=1)
     assert scores(tmp_path / "one") == scores(out)
     assert one["contenders"] == said["contenders"]
-    assert (tmp_path / "one" / "selection.json").read_bytes() == (out / "selection.json").read_bytes()
+    assert (tmp_path / "one" / "selection.json").read_bytes() == (
+        out / "selection.json"
+    ).read_bytes()
 
 
 def test_a_plan_may_grow_but_not_change(done, cases, plan_file, tmp_path):
     out = tmp_path / "grown"
     shutil.copytree(done[0], out)
     plan = json.loads((out / "plan.json").read_text())
-    plan["cells"] = {name: cell for name, cell in plan["cells"].items() if "methods" in cell["sections"]}
+    plan["cells"] = {
+        name: cell for name, cell in plan["cells"].items() if "methods" in cell["sections"]
+    }
     (out / "plan.json").write_text(json.dumps(plan))  # as if it had been of that section alone
-    before = {name: read_run(out / "runs" / name)["id"] for name in ("ce-unet-s0", "mbls-margin1-unet-s0")}
+    before = {
+        name: read_run(out / "runs" / name)["id"] for name in ("ce-unet-s0", "mbls-margin1-unet-s0")
+    }
     data, only = str(cases.root), ["methods"]
     grown = run_study(
-        read_plan(plan_file, data=data, overrides=["seed=[0, 1]", "training.lr=[0.02, 0.01]"], only=only), out, workers=2
+        read_plan(
+            plan_file, data=data, overrides=["seed=[0, 1]", "training.lr=[0.02, 0.01]"], only=only
+        ),
+        out,
+        workers=2,
     )
     assert not grown["failed"]
-    assert {name: read_run(out / "runs" / name)["id"] for name in before} == before  # as they were, under their old names
+    assert {
+        name: read_run(out / "runs" / name)["id"] for name in before
+    } == before  # as they were, under their old names
     assert len(list(out.glob("runs/*/run.json"))) == 5 + 4 * 3
     assert {len(c["runs"]) for c in grown["contenders"]} == {2}
-    with pytest.raises(UserError, match=r"ce-unet-s0 was started with another training; choose another --out for this plan"):
+    with pytest.raises(
+        UserError,
+        match=r"ce-unet-s0 was started with another training; choose another --out for this plan",
+    ):
         run_study(read_plan(plan_file, data=data, overrides=["training.epochs=4"]), out, workers=1)
     with pytest.raises(UserError, match="was started with another network"):
         run_study(read_plan(plan_file, data=data, overrides=["network.width=2"]), out, workers=1)
 
 
 def test_the_data_may_move_between_training_and_scoring(cases, plan_file, tmp_path):
-    """Nothing is trained again, nothing is read where the data were, and every run says where they are now."""
+    """Nothing is trained again, nothing is read where the data were, and every run says where they
+    are now.
+    """
     out, old, new = tmp_path / "study", tmp_path / "old" / "phantom", tmp_path / "new" / "phantom"
     shutil.copytree(cases.root, old)
-    run_study(read_plan(plan_file, data=str(old), overrides=["training.epochs=1"], only=["methods"]), out, workers=2)
+    run_study(
+        read_plan(plan_file, data=str(old), overrides=["training.epochs=1"], only=["methods"]),
+        out,
+        workers=2,
+    )
     before = scores(out)
     assert len(before) == 2
     for name in before:  # as if it had been interrupted before the first score
@@ -405,19 +520,35 @@ def test_the_data_may_move_between_training_and_scoring(cases, plan_file, tmp_pa
     plan = read_plan(plan_file, data=str(new), overrides=["training.epochs=1"], only=["methods"])
     assert not run_study(plan, out, workers=2)["failed"]
     assert scores(out) == before
-    assert {path.parent.name: read_run(path.parent)["id"] for path in out.glob("runs/*/run.json")} == ids
+    assert {
+        path.parent.name: read_run(path.parent)["id"] for path in out.glob("runs/*/run.json")
+    } == ids
     assert {read_run(out / "runs" / name)["settings"]["data"] for name in ids} == {str(new)}
     other = prepare("phantom", to=tmp_path / "other", n_cases=10, shape=(4, 32, 32), seed=1).cases
-    with pytest.raises(UserError, match="ce-unet-s0 was started with another preparation of the data; choose another --out"):
-        run_study(read_plan(plan_file, data=str(other.root), overrides=["training.epochs=1"]), out, workers=1)
+    with pytest.raises(
+        UserError,
+        match="ce-unet-s0 was started with another preparation of the data; choose another --out",
+    ):
+        run_study(
+            read_plan(plan_file, data=str(other.root), overrides=["training.epochs=1"]),
+            out,
+            workers=1,
+        )
 
 
 def test_a_part_of_a_study_does_not_overwrite_the_whole(done, cases, plan_file):
     """Its choices and failures would be lost."""
     out, _, _ = done
     before = everything(out)
-    part = read_plan(plan_file, data=str(cases.root), names=[read_plan(plan_file, data=str(cases.root)).cells[0].name])
-    with pytest.raises(UserError, match=r"is a study with other cells too \(.* and \d+ more\); choose another --out"):
+    part = read_plan(
+        plan_file,
+        data=str(cases.root),
+        names=[read_plan(plan_file, data=str(cases.root)).cells[0].name],
+    )
+    with pytest.raises(
+        UserError,
+        match=r"is a study with other cells too \(.* and \d+ more\); choose another --out",
+    ):
         run_study(part, out, workers=1)
     assert everything(out) == before
 
@@ -435,22 +566,34 @@ def test_every_fold_is_trained_and_chooses_for_itself(folded, tmp_path):
     for file in out.glob("runs/mbls-*/run.json"):  # as if validation had said so
         info = json.loads(file.read_text())
         liked = info["settings"]["loss"]["margin"] == wanted[info["settings"]["fold"]]
-        file.write_text(json.dumps(info | {"best": info["best"] | {"val_dice": 0.6 if liked else 0.5}}))
+        file.write_text(
+            json.dumps(info | {"best": info["best"] | {"val_dice": 0.6 if liked else 0.5}})
+        )
     for file in out.glob("runs/*/scores.csv"):
         file.unlink()
     said = run_study(read_plan(path, data=str(folded.root)), out, workers=2)
     for network, contender in zip(("unet", "attention_unet"), said["contenders"][1:], strict=True):
         assert contender["chosen"] == "margin=10 (2 folds), margin=1 (1 fold)"
-        assert set(contender["runs"]) == {f"mbls-margin{margin}-{network}-s0-f{fold}" for fold, margin in wanted.items()}
+        assert set(contender["runs"]) == {
+            f"mbls-margin{margin}-{network}-s0-f{fold}" for fold, margin in wanted.items()
+        }
     tried = {"0": {"margin=1": 0.5, "margin=10": 0.6}, "1": {"margin=1": 0.6, "margin=10": 0.5}}
     assert said["contenders"][1]["folds"] == tried | {"2": tried["0"]}
-    assert set(scores(out)) == {run for contender in said["contenders"] for run in contender["runs"]}
+    assert set(scores(out)) == {
+        run for contender in said["contenders"] for run in contender["runs"]
+    }
     for contender in said["contenders"]:
-        tested = [{r["case"] for r in rows(out / "runs" / run)} - {"pooled"} for run in contender["runs"]]
+        tested = [
+            {r["case"] for r in rows(out / "runs" / run)} - {"pooled"} for run in contender["runs"]
+        ]
         assert set.union(*tested) == set(folded.ids)
         assert sum(map(len, tested)) == len(folded.ids)
-    assert [c.setting for c in read_results([out]).contenders] == [c["chosen"] for c in said["contenders"]]
-    with pytest.raises(UserError, match="no section tries it on unet with the same data, fold and training"):
+    assert [c.setting for c in read_results([out]).contenders] == [
+        c["chosen"] for c in said["contenders"]
+    ]
+    with pytest.raises(
+        UserError, match="no section tries it on unet with the same data, fold and training"
+    ):
         read_plan(path, data=str(folded.root), overrides=["studies.methods.fold=[0, 1]"])
 
 
@@ -460,7 +603,12 @@ def test_validation_of_one_fold_has_no_say_in_another(tmp_path):
     for margin, fold, seed in itertools.product((5, 8, 10), range(3), range(2)):
         name, key = f"m{margin}-f{fold}-s{seed}", (margin, fold, seed)
         dice[key] = (7 * margin + 11 * fold * margin + 5 * seed * margin * margin) % 23 / 23
-        of = {"settings": {"margin": float(margin)}, "fold": fold, "seed": seed, "val_dice": dice[key]}
+        of = {
+            "settings": {"margin": float(margin)},
+            "fold": fold,
+            "seed": seed,
+            "val_dice": dice[key],
+        }
         write_run(tmp_path, name, "mbls", cases=[f"c{fold}"], **of)
 
     def slow():
@@ -486,7 +634,8 @@ def test_validation_of_one_fold_has_no_say_in_another(tmp_path):
     assert set(turned.runs) != set(contender.runs)
 
 
-# When things go wrong -------------------------------------------------------------------------------------------------
+# When things go wrong
+# -------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_cell_keeps_its_sentence_and_the_others_go_on(done, cases, plan_file, tmp_path):
@@ -510,7 +659,8 @@ def test_a_failed_cell_keeps_its_sentence_and_the_others_go_on(done, cases, plan
     second = run_study(plan, out, workers=1, watch=heard)
     assert second["failed"] == first["failed"]
     assert any(
-        line.startswith(f"left out, for it failed before (--retry tries it again): {blocked.name}") for line in heard.lines
+        line.startswith(f"left out, for it failed before (--retry tries it again): {blocked.name}")
+        for line in heard.lines
     )
     third = run_study(plan, out, workers=1, retry=True)
     assert not third["failed"]
@@ -531,13 +681,17 @@ def test_what_fails_while_it_is_scored_stays_chosen(done, cases, plan_file, tmp_
     assert list(said["failed"]) == [run.name]
     assert said["contenders"] == done[1]["contenders"]
     assert set(scores(out)) == set(scores(done[0]))
-    assert {(r["corruption"], r["calibrator"]) for r in rows(run)} == {("", "")}  # what came before it failed
+    assert {(r["corruption"], r["calibrator"]) for r in rows(run)} == {
+        ("", "")
+    }  # what came before it failed
     results, heard = read_results([out]), Heard()
     assert [c.runs for c in results.contenders] == [tuple(c["runs"]) for c in done[1]["contenders"]]
     assert not results.failed
     assert run_study(plan, out, workers=1, watch=heard)["failed"] == said["failed"]
     assert any(
-        line.startswith(f"not scored again, for it failed before (--retry tries it again): {run.name}")
+        line.startswith(
+            f"not scored again, for it failed before (--retry tries it again): {run.name}"
+        )
         for line in heard.lines
     )
     (run / "calibrators").unlink()
@@ -551,7 +705,9 @@ def test_nothing_stands_in_for_a_run_that_could_not_be_scored(tmp_path):
     write_run(tmp_path / "runs", "second", "ls", settings={"alpha": 0.2}, val_dice=0.8)
     with pytest.raises(UserError, match="best has no test scores; run segcal evaluate on it first"):
         read_results([tmp_path])
-    (tmp_path / "cells.json").write_text(json.dumps({"cells": {"best": {"status": "failed", "error": "no memory"}}}))
+    (tmp_path / "cells.json").write_text(
+        json.dumps({"cells": {"best": {"status": "failed", "error": "no memory"}}})
+    )
     found = read_results([tmp_path])
     assert [c.key for c in found.contenders] == ["ce"]
     assert found.failed == {"best": "no memory"}
@@ -564,7 +720,12 @@ def test_nothing_stands_in_for_a_run_that_could_not_be_scored(tmp_path):
 def test_what_waits_for_a_choice_that_cannot_be_made_is_left_out(cases, plan_file, tmp_path):
     sets = ["studies.methods.loss={name='mbls', margin=1}", "training.lr=1e30", "training.epochs=1"]
     heard = Heard()
-    said = run_study(read_plan(plan_file, data=str(cases.root), overrides=sets), tmp_path / "out", workers=1, watch=heard)
+    said = run_study(
+        read_plan(plan_file, data=str(cases.root), overrides=sets),
+        tmp_path / "out",
+        workers=1,
+        watch=heard,
+    )
     assert "lower training.lr" in said["failed"]["mbls-margin1-unet-s0"]
     assert said["undecided"] == ["mbls-chosen-attention_unet-s0"]
     assert said["contenders"][0]["chosen"] is None
@@ -580,7 +741,9 @@ def test_a_cell_shows_the_score_of_the_epoch_that_it_keeps(cases, plan_file, tmp
     assert Folder(tmp_path).state(cell).dice == dice
 
 
-def test_an_epoch_that_the_machine_slept_through_does_not_spoil_the_time_left(cases, plan_file, tmp_path):
+def test_an_epoch_that_the_machine_slept_through_does_not_spoil_the_time_left(
+    cases, plan_file, tmp_path
+):
     cell, *_ = read_plan(plan_file, data=str(cases.root), overrides=["training.epochs=5"]).cells
     run = Folder(tmp_path).run(cell.name)
     run.mkdir(parents=True)
@@ -590,7 +753,15 @@ def test_an_epoch_that_the_machine_slept_through_does_not_spoil_the_time_left(ca
 
 def job(cases, folder, *overrides):
     settings = run_settings({"data": str(cases.root)}, overrides=["network.width=2", *overrides])
-    return Job("train", "ce", folder, settings.model_dump(mode="json"), After(), 1, folder.parent / "log.txt")
+    return Job(
+        "train",
+        "ce",
+        folder,
+        settings.model_dump(mode="json"),
+        After(),
+        1,
+        folder.parent / "log.txt",
+    )
 
 
 def test_a_killed_process_is_a_failed_cell_and_no_hang(cases, tmp_path):
@@ -602,15 +773,24 @@ def test_a_killed_process_is_a_failed_cell_and_no_hang(cases, tmp_path):
 
     ((_, outcome),) = engine.run([job(cases, tmp_path / "run", "training.epochs=1000")], kill)
     assert outcome.lost
-    assert outcome.error.startswith("its process was killed, as the system does when memory runs out; run fewer cells")
+    assert outcome.error.startswith(
+        "its process was killed, as the system does when memory runs out; run fewer cells"
+    )
 
 
 def test_the_hint_for_lack_of_memory_names_what_takes_it():
     hints = {
-        kind: engines._how_it_ended(-signal.SIGKILL, Job(kind, "", Path(), {}, After(), 1)) for kind in ("train", "finish")
+        kind: engines._how_it_ended(-signal.SIGKILL, Job(kind, "", Path(), {}, After(), 1))
+        for kind in ("train", "finish")
     }
-    assert all(hint.endswith(", then --retry") and "run fewer cells at a time" in hint for hint in hints.values())
-    assert {kind: "training.batch" in hint for kind, hint in hints.items()} == {"train": True, "finish": False}
+    assert all(
+        hint.endswith(", then --retry") and "run fewer cells at a time" in hint
+        for hint in hints.values()
+    )
+    assert {kind: "training.batch" in hint for kind, hint in hints.items()} == {
+        "train": True,
+        "finish": False,
+    }
 
 
 def test_a_cell_waits_for_another_process_at_the_same_run(cases, tmp_path):
@@ -618,8 +798,12 @@ def test_a_cell_waits_for_another_process_at_the_same_run(cases, tmp_path):
     lock = alone(tmp_path / "run")
     lock.__enter__()
     released = []
-    threading.Timer(1.5, lambda: (released.append(time.monotonic()), lock.__exit__(None, None, None))).start()
-    ((_, outcome),) = Local(1).run([job(cases, tmp_path / "run", "training.epochs=1")], lambda names: None)
+    threading.Timer(
+        1.5, lambda: (released.append(time.monotonic()), lock.__exit__(None, None, None))
+    ).start()
+    ((_, outcome),) = Local(1).run(
+        [job(cases, tmp_path / "run", "training.epochs=1")], lambda names: None
+    )
     assert not outcome.error
     assert released
     assert read_run(tmp_path / "run")["status"] == "finished"
@@ -636,7 +820,8 @@ def test_a_missing_ray_is_named(cases, tmp_path, monkeypatch):
         run_study(read_plan("smoke", data=str(cases.root)), tmp_path / "out", ray="auto")
 
 
-# GPUs -----------------------------------------------------------------------------------------------------------------
+# GPUs
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -658,7 +843,8 @@ def places(monkeypatch, **needs):
     engine, told = start_engine(**needs), []
     pipe = SimpleNamespace(close=int)
     context = SimpleNamespace(
-        Pipe=lambda duplex: (pipe, pipe), Process=lambda target, args: told.append(args[1]) or SimpleNamespace(start=int)
+        Pipe=lambda duplex: (pipe, pipe),
+        Process=lambda target, args: told.append(args[1]) or SimpleNamespace(start=int),
     )
     with monkeypatch.context() as patch:
         patch.setattr(engines.multiprocessing, "get_context", lambda name: context)
@@ -685,13 +871,18 @@ def test_cells_get_the_gpus_that_the_study_was_given(gpus, monkeypatch):
 def test_more_cells_than_gpus_are_refused(gpus):
     gpus(2)
     with pytest.raises(
-        UserError, match=r"4 cells at a time with 1 GPU each need more than CUDA finds here \(2\); lower --work"
+        UserError,
+        match=r"4 cells at a time with 1 GPU each need more than CUDA finds here \(2\); lower --work",
     ):
         start_engine(workers=4, gpus=1)
-    with pytest.raises(UserError, match=r"1 cell at a time with 3 GPU each need more than CUDA finds here \(2\)"):
+    with pytest.raises(
+        UserError, match=r"1 cell at a time with 3 GPU each need more than CUDA finds here \(2\)"
+    ):
         start_engine(gpus=3)
     gpus(0)
-    with pytest.raises(UserError, match=r"2 cells at a time with 0.5 GPU each need more than CUDA finds here \(0\)"):
+    with pytest.raises(
+        UserError, match=r"2 cells at a time with 0.5 GPU each need more than CUDA finds here \(0\)"
+    ):
         start_engine(workers=2, gpus=0.5)
     gpus(0, "")
     with pytest.raises(UserError, match="need more than CUDA finds here"):
@@ -707,8 +898,15 @@ def test_a_cell_has_a_gpu_of_its_own_unless_told_otherwise(gpus, cases, monkeypa
     gpus(2)
     assert places(monkeypatch, **plain.needs) == ["0", "1"]
     assert places(monkeypatch, **plain.needs, workers=1) == ["0"]
-    assert places(monkeypatch, **plain.needs, workers=4) == ["0", "1", "0", "1"]  # as asked; they share
-    assert places(monkeypatch, **on_cpu.needs) == places(monkeypatch, **none.needs) == [""] * 6  # kept from scoring, too
+    assert places(monkeypatch, **plain.needs, workers=4) == [
+        "0",
+        "1",
+        "0",
+        "1",
+    ]  # as asked; they share
+    assert (
+        places(monkeypatch, **on_cpu.needs) == places(monkeypatch, **none.needs) == [""] * 6
+    )  # kept from scoring, too
     gpus(0)
     assert places(monkeypatch, **plain.needs) == [None] * 6
     assert places(monkeypatch, **plain.needs | {"cpus": 4}) == [None]
@@ -724,11 +922,14 @@ for devices in (None, "GPU-3", ""):
     engines._child(None, devices, SimpleNamespace(send=lambda seen: print(f"[{seen}]"), close=int))
 """
     env = os.environ | {"CUDA_VISIBLE_DEVICES": "7"}
-    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert said.stdout.split() == ["[7]", "[GPU-3]", "[]"]
 
 
-# Estimates ------------------------------------------------------------------------------------------------------------
+# Estimates
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_durations_are_those_of_a_slow_simulation():
@@ -764,17 +965,24 @@ def test_a_dry_run_writes_nothing(done, cases, plan_file, tmp_path):
     assert everything(done[0].parent) == before
     assert [row["seconds"] for row in again["cells"][:4]] == [0.0] * 4  # trained already
     longer = estimate(
-        read_plan(plan_file, data=str(cases.root), overrides=["training.epochs=3000"]), tmp_path / "out", workers=2
+        read_plan(plan_file, data=str(cases.root), overrides=["training.epochs=3000"]),
+        tmp_path / "out",
+        workers=2,
     )
     assert longer["cells"][0]["seconds"] > 5 * said["cells"][0]["seconds"]
 
 
 def test_the_board_shows_what_happens_first():
-    states = {f"cell{i}": State(step, 1, 4, 0.5, 10.0) for i, step in enumerate(("finished", "trained", "waits", "trains"))}
+    states = {
+        f"cell{i}": State(step, 1, 4, 0.5, 10.0)
+        for i, step in enumerate(("finished", "trained", "waits", "trains"))
+    }
     shown = board_table(states, 2, 2)
     assert list(shown.columns[0].cells) == ["cell3", "cell2"]
     assert list(shown.columns[4].cells) == ["30 s", ""]
-    assert shown.title == "2 of 4 cells, about 30 s of training left"  # two cells of 3 epochs by two workers
+    assert (
+        shown.title == "2 of 4 cells, about 30 s of training left"
+    )  # two cells of 3 epochs by two workers
     assert board_table({"a": State("waits", 0, 4)}, 1, 9).title == "0 of 1 cells, starting"
 
 
@@ -792,12 +1000,24 @@ def test_without_a_terminal_every_line_says_how_far_all_are(capsys):
     ]
 
 
-# The command line, in real processes ----------------------------------------------------------------------------------
+# The command line, in real processes
+# ----------------------------------------------------------------------------------
 
 
 def command(cases, plan_file, out, *more):
     segcal = Path(sys.executable).parent / "segcal"
-    return [str(segcal), "study", str(plan_file), "--data", str(cases.root), "--out", str(out), "--workers", "2", *more]
+    return [
+        str(segcal),
+        "study",
+        str(plan_file),
+        "--data",
+        str(cases.root),
+        "--out",
+        str(out),
+        "--workers",
+        "2",
+        *more,
+    ]
 
 
 def descendants(pid):
@@ -830,24 +1050,36 @@ def until(condition, process):
         time.sleep(0.005)
 
 
-UNDER_SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "study", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+UNDER_SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NAME": "study",
+    "SLURM_NTASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "2",
+}
 UNDER_SLURM |= {"SLURM_NNODES": "2", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_an_interrupted_study_goes_on_to_the_same_scores(done, cases, plan_file, tmp_path):
-    """kill -9 in the middle of a cell, then Ctrl-C later on; no process is left behind, and what is left can be finished.
+    """kill -9 in the middle of a cell, then Ctrl-C later on; no process is left behind, and what is
+    left can be finished.
 
-    Both as if inside a Slurm job, whose variables must not make a cell believe that it is one of many processes.
-    """
+    Both as if inside a Slurm job, whose variables must not make a cell believe that it is one of
+    many processes."""
     out, runs = tmp_path / "out", tmp_path / "out" / "runs"
     moments = {
         signal.SIGKILL: lambda: list(runs.glob("*/log.csv")),
         signal.SIGINT: (out / "selection.json").exists,
     }
     for number, moment in moments.items():
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": os.environ | UNDER_SLURM}
-        process = subprocess.Popen(command(cases, plan_file, out), text=True, start_new_session=True, **pipes)
+        pipes = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "env": os.environ | UNDER_SLURM,
+        }
+        process = subprocess.Popen(
+            command(cases, plan_file, out), text=True, start_new_session=True, **pipes
+        )
         until(moment, process)
         children = descendants(process.pid)
         assert children
@@ -868,7 +1100,16 @@ def test_a_failed_cell_is_exit_code_1_with_its_sentence(done, cases, plan_file, 
     shutil.rmtree(out / "runs" / "ce-unet-s0")
     (out / "runs" / "ce-unet-s0").mkdir()
     (out / "runs" / "ce-unet-s0" / "notes.txt").write_text("mine")
-    options = ["study", str(plan_file), "--data", str(cases.root), "--out", str(out), "--workers", "2"]
+    options = [
+        "study",
+        str(plan_file),
+        "--data",
+        str(cases.root),
+        "--out",
+        str(out),
+        "--workers",
+        "2",
+    ]
     said = CliRunner().invoke(app, options)
     assert said.exit_code == 1
     assert said.stderr.splitlines()[-1].startswith("segcal: failed: ce-unet-s0: ")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from segcal.data.prepare import prepare
-from segcal.store import read_rows, read_run
+from segcal.folders import read_rows, read_run
 from segcal.study.plan import read_plan
 from segcal.study.runner import run_study
 from segcal.study.watch import Watch
@@ -56,7 +56,9 @@ def open_files(pid):
 
 
 class Reaper(Watch):
-    """Kills a node, all its processes, as soon as a cell on it has ended an epoch but not its training."""
+    """Kills a node, all its processes, as soon as a cell on it has ended an epoch but not its
+    training.
+    """
 
     def __init__(self, raylet, out):
         self.raylet, self.out, self.killed, self.lines, self.over = raylet, out, "", [], False
@@ -69,7 +71,11 @@ class Reaper(Watch):
     def look(self):
         while not (self.killed or self.over):
             time.sleep(0.02)
-            begun = [path.parent for path in self.out.glob("runs/*/log.csv") if self.unfinished(path.parent)]
+            begun = [
+                path.parent
+                for path in self.out.glob("runs/*/log.csv")
+                if self.unfinished(path.parent)
+            ]
             processes = descendants(self.raylet) if begun else ()
             held = {path for pid in processes for path in open_files(pid)}
             for run in begun:
@@ -109,7 +115,9 @@ def scores(out):
 
 
 def test_a_node_dies_and_the_plan_finishes_as_if_it_had_not(cluster, tmp_path, monkeypatch):
-    """No cell is lost, none is run twice to another result: scores are those of a study on this machine."""
+    """No cell is lost, none is run twice to another result: scores are those of a study on this
+    machine.
+    """
     address, raylet = cluster
     cases = prepare("phantom", to=tmp_path / "cases", n_cases=10, shape=(4, 32, 32)).cases
     plan = read_plan("smoke", data=str(cases.root), overrides=SMALL)
@@ -127,7 +135,9 @@ def test_a_node_dies_and_the_plan_finishes_as_if_it_had_not(cluster, tmp_path, m
         both = [read_run(tmp_path / name / "runs" / cell.name) for name in ("cluster", "here")]
         assert both[0]["best"] == both[1]["best"]
     monkeypatch.setattr("segcal.study.cluster.PATIENCE", 0.0)
-    with pytest.raises(UserError, match="no node of the Ray cluster has the 64 CPU that a cell needs"):
+    with pytest.raises(
+        UserError, match="no node of the Ray cluster has the 64 CPU that a cell needs"
+    ):
         run_study(read_plan("smoke", data=str(cases.root), cpus=64), tmp_path / "x", ray=address)
 
 
@@ -135,6 +145,10 @@ def test_no_cluster_is_named(tmp_path, unused_port):
     cases = prepare("phantom", to=tmp_path / "cases", n_cases=6, shape=(4, 24, 24)).cases
     start = time.monotonic()
     with pytest.raises(UserError, match=f"there is no Ray cluster at 127.0.0.1:{unused_port}"):
-        run_study(read_plan("smoke", data=str(cases.root)), tmp_path / "out", ray=f"127.0.0.1:{unused_port}")
+        run_study(
+            read_plan("smoke", data=str(cases.root)),
+            tmp_path / "out",
+            ray=f"127.0.0.1:{unused_port}",
+        )
     assert time.monotonic() - start < 60
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,6 @@
-"""Tables: the right means, marks and sentences from any set of runs, and text that says the same in every format."""
+"""Tables: the right means, marks and sentences from any set of runs, and text that says the same in
+every format.
+"""
 
 import csv
 import io
@@ -16,11 +18,9 @@ import scipy.stats
 from rich.console import Console
 from synthetic_runs import miss, scores_of, write_run
 
-from segcal.figures import FIGURES
-from segcal.metrics import METRICS
-from segcal.ranking import bootstrap_means, counted, rank_results, sum_rank
-from segcal.results import read_results
-from segcal.tables import (
+from segcal.compare import read_results
+from segcal.compare.ranking import bootstrap_means, counted, rank_results, sum_rank
+from segcal.compare.tables import (
     FORMATS,
     NEEDS,
     TABLES,
@@ -34,7 +34,9 @@ from segcal.tables import (
     to_markdown,
     to_rich,
 )
-from segcal.tables.cells import marks
+from segcal.compare.tables.cells import marks
+from segcal.figures import FIGURES
+from segcal.metrics import METRICS
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(12))
@@ -58,13 +60,18 @@ def shown(table, **settings):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """A little of everything on hippocampus: methods, a variant, another network, calibrators, noise, settings."""
+    """A little of everything on hippocampus: methods, a variant, another network, calibrators,
+    noise, settings.
+    """
     root = tmp_path_factory.mktemp("study")
     common = {"dataset": "hippocampus", "classes": ("Anterior", "Posterior"), "cases": CASES}
     common |= {"patients": {case: f"p{i // 2}" for i, case in enumerate(CASES)}}
 
     def run(name, loss, shift, conditions=({},), **more):
-        many = [scores_of(CASES, common["classes"], shift=shift + 0.1 * k, seed=7) for k in range(len(conditions))]
+        many = [
+            scores_of(CASES, common["classes"], shift=shift + 0.1 * k, seed=7)
+            for k in range(len(conditions))
+        ]
         for scores in many:
             if loss == "mbls":
                 miss(scores, "c3", "Posterior")
@@ -82,25 +89,41 @@ def study(tmp_path_factory):
     return read_results([root])
 
 
-# Means, intervals, marks ----------------------------------------------------------------------------------------------
+# Means, intervals, marks
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_discriminative_table(study):
     table = TABLES["discriminative"](study)
     assert [row.label for row in table.rows] == ["CE", "LS", "SVLS", "MbLS"]
     parts = ("mean", "Anterior", "Posterior")
-    assert table.columns == tuple(f"{kind} {metric}" for kind in parts for metric in ("DSC ↑", "ASD ↓ (mm)"))
-    assert (table.dataset, table.title) == ("hippocampus", "Discriminative performance: hippocampus")
-    for i, (kind, metric) in enumerate((kind, metric) for kind in parts for metric in ("dice", "asd")):
+    assert table.columns == tuple(
+        f"{kind} {metric}" for kind in parts for metric in ("DSC ↑", "ASD ↓ (mm)")
+    )
+    assert (table.dataset, table.title) == (
+        "hippocampus",
+        "Discriminative performance: hippocampus",
+    )
+    for i, (kind, metric) in enumerate(
+        (kind, metric) for kind in parts for metric in ("dice", "asd")
+    ):
         values = study.per_case("hippocampus", metric, kind)
         expected = bootstrap_means(values, study.patients("hippocampus"))
         for row in table.rows:
             cell = row.cells[i]
             assert (cell.value, cell.low, cell.high) == pytest.approx(tuple(expected.loc[row.key]))
             assert cell.n == values[row.key].count()
-    assert "Mean over 12 test cases ± half of the 95% bootstrap interval over 6 patients (2,000 samples)." in table.notes
-    assert "Bold is the best, underlined the second, counting a missed case as the worst distance anyone had." in table.notes
-    assert "Bold is the best mean, underlined the second." in TABLES["calibration"](study).notes  # where nothing is missed
+    assert (
+        "Mean over 12 test cases ± half of the 95% bootstrap interval over 6 patients (2,000 samples)."
+        in table.notes
+    )
+    assert (
+        "Bold is the best, underlined the second, counting a missed case as the worst distance anyone had."
+        in table.notes
+    )
+    assert (
+        "Bold is the best mean, underlined the second." in TABLES["calibration"](study).notes
+    )  # where nothing is missed
 
 
 def test_best_and_second_are_marked(study):
@@ -115,11 +138,20 @@ def test_best_and_second_are_marked(study):
 @pytest.mark.parametrize("metric", ["dice", "ece", "confidence_gap"])
 def test_marks_follow_the_direction_of_the_metric(metric):
     values = pd.DataFrame({"a": [-0.1], "b": [0.2], "c": [-0.3], "d": [0.2]})
-    expected = {"dice": {"b": 1, "d": 1, "a": 2}, "ece": {"c": 1, "a": 2}, "confidence_gap": {"a": 1, "b": 2, "d": 2}}
+    expected = {
+        "dice": {"b": 1, "d": 1, "a": 2},
+        "ece": {"c": 1, "a": 2},
+        "confidence_gap": {"a": 1, "b": 2, "d": 2},
+    }
     assert marks(values, metric) == expected[metric]
-    assert METRICS[metric].better == {"dice": "higher", "ece": "lower", "confidence_gap": "zero"}[metric]
+    assert (
+        METRICS[metric].better
+        == {"dice": "higher", "ece": "lower", "confidence_gap": "zero"}[metric]
+    )
     assert marks(values[["b", "d"]], metric) == {}  # alike
-    assert 2 not in marks(values[["a", "b"]], metric).values()  # the second of two is no distinction
+    assert (
+        2 not in marks(values[["a", "b"]], metric).values()
+    )  # the second of two is no distinction
     assert marks(values * math.nan, metric) == {}
 
 
@@ -191,12 +223,16 @@ def test_marks_are_the_first_places_of_the_ranks(metric, seed):
     values = values.mask(rng.random(values.shape) < 0.4)
     places = sum_rank({("x", metric): counted(values, metric).mean()})["x", metric]
     best = {key for key, rank in places.items() if rank == places.min() and values[key].count()}
-    assert {key for key, mark in marks(values, metric).items() if mark == 1} == (best if places.nunique() > 1 else set())
+    assert {key for key, mark in marks(values, metric).items() if mark == 1} == (
+        best if places.nunique() > 1 else set()
+    )
 
 
 @pytest.fixture(scope="module")
 def absent(tmp_path_factory):
-    """One class, which is not there in c0 to c2: CE says so, LS invents it; elsewhere CE is a little worse."""
+    """One class, which is not there in c0 to c2: CE says so, LS invents it; elsewhere CE is a
+    little worse.
+    """
     root = tmp_path_factory.mktemp("absent")
     for loss, shift in (("ce", 0.0), ("ls", 0.1)):
         scores = scores_of(CASES, "A", shift=shift)
@@ -215,10 +251,14 @@ def test_an_invented_object_is_charged_and_a_rightly_empty_case_is_not(absent):
     assert (ls_dice.n, ls_dice.note, ls_asd.n, ls_asd.note) == (12, "", 9, "3 missed")
     assert ls_asd.value < ce_asd.value  # where both have a distance
     assert [cell.best for cell in (ce_dice, ce_asd, ls_dice, ls_asd)] == [True, True, False, False]
-    assert "Bold is the better, counting a missed case as the worst distance anyone had and an empty case as perfect." in (
-        table.notes
+    assert (
+        "Bold is the better, counting a missed case as the worst distance anyone had and an empty case as perfect."
+        in (table.notes)
     )
-    assert "Empty: the number of cases in which the object is not there and rightly left out" in notes(table)
+    assert (
+        "Empty: the number of cases in which the object is not there and rightly left out"
+        in notes(table)
+    )
     assert "Without" not in notes(table)
     found = rank_results(absent, "organs", n=50)
     for metric in ("dice", "asd"):  # the same rule
@@ -247,8 +287,13 @@ def test_who_is_better_by_the_test_is_told_where_the_difference_does_not_show_it
     assert (cells["CECE p"].best, cells["CECE p"].note) == (True, "")  # its difference shows it
     assert cells["CECE ↓ difference"].value < 0
     assert (cells["ECE p"].best, cells["ECE p"].note) == (False, "")
-    assert "over the patients of whom anyone has a value (DSC 12, ASD 11, ECE 12, CECE 12)" in notes(table)
-    assert "A dash: the median falls on patients in whom one of the two missed an object" in notes(table)
+    assert (
+        "over the patients of whom anyone has a value (DSC 12, ASD 11, ECE 12, CECE 12)"
+        in notes(table)
+    )
+    assert "A dash: the median falls on patients in whom one of the two missed an object" in notes(
+        table
+    )
     assert "Better: by the test" in notes(table)
     json.dumps(table.values(), allow_nan=False)
 
@@ -257,12 +302,20 @@ def test_a_class_that_is_nowhere_is_told_once(lossy):
     table = TABLES["discriminative"](lossy)
     place = table.columns.index("B DSC ↑")
     assert [row.cells[place].note for row in table.rows if row.key != "ce"] == ["", ""]
-    assert "Over 10 of 12 cases, as nobody has a value in the others: B DSC ↑, B ASD ↓ (mm)." in table.notes
+    assert (
+        "Over 10 of 12 cases, as nobody has a value in the others: B DSC ↑, B ASD ↓ (mm)."
+        in table.notes
+    )
     assert "nobody has a value" not in notes(TABLES["calibration"](lossy))
 
 
 def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
-    data = {"dataset": "brats", "classes": ("NCR", "ED", "ET"), "regions": {"TC": [1, 3], "WT": [1, 2, 3]}, "cases": CASES}
+    data = {
+        "dataset": "brats",
+        "classes": ("NCR", "ED", "ET"),
+        "regions": {"TC": [1, 3], "WT": [1, 2, 3]},
+        "cases": CASES,
+    }
     write_run(tmp_path, "ce", **data)
     write_run(tmp_path, "ls", "ls", **data)
     found = read_results([tmp_path])
@@ -274,18 +327,25 @@ def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
     assert TABLES["ranking"](found).columns[0] == "DSC rank"
 
 
-# Other tables ---------------------------------------------------------------------------------------------------------
+# Other tables
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_posthoc_has_a_column_per_calibrator_and_says_who_lacks_it(study):
     table = TABLES["posthoc"](study)
-    assert table.columns == tuple(f"{m} ↓ {c}" for m in ("ECE", "CECE") for c in ("Pre", "TS", "LTS"))
+    assert table.columns == tuple(
+        f"{m} ↓ {c}" for m in ("ECE", "CECE") for c in ("Pre", "TS", "LTS")
+    )
     cells = cells_of(table)
     assert cells["ls"][2] == Cell(note="not scored")
     assert cells["ls"][1].value is not None
     assert cells["mbls"][0].value == cells_of(TABLES["calibration"](study))["mbls"][0].value
     assert "Not scored: some runs lack these scores; segcal calibrate" in notes(table)
-    assert [cells[key][2].second for key in ("ce", "svls", "mbls")] == [False, True, False]  # among those who have it
+    assert [cells[key][2].second for key in ("ce", "svls", "mbls")] == [
+        False,
+        True,
+        False,
+    ]  # among those who have it
 
 
 def test_a_calibrator_applies_to_the_main_tables_or_is_refused(study):
@@ -293,7 +353,10 @@ def test_a_calibrator_applies_to_the_main_tables_or_is_refused(study):
     assert with_ts.title == "Calibration with TS: hippocampus"
     for key, cells in cells_of(with_ts).items():
         assert cells[0].value == cells_of(TABLES["posthoc"](study))[key][1].value
-    with pytest.raises(UserError, match="ls1 has no test scores with lts; run segcal calibrate .*ls1 --with lts first"):
+    with pytest.raises(
+        UserError,
+        match="ls1 has no test scores with lts; run segcal calibrate .*ls1 --with lts first",
+    ):
         TABLES["calibration"](study, calibrator="lts")
     with pytest.raises(UserError, match="unknown calibrator 'xx'; choose one of ts, lts, vs"):
         TABLES["calibration"](study, calibrator="xx")
@@ -318,7 +381,9 @@ def test_robustness_has_a_block_per_severity(study):
     assert table.columns == MAIN_HEADERS
     noisy = {row.key: row for row in table.rows if row.block == "Gaussian noise 0.02"}
     assert noisy["ls"].cells == (Cell(note="not scored"),) * 4
-    expected = study.per_case("hippocampus", "ece", "all", corruption="gaussian_noise:0.02")["ce"].mean()
+    expected = study.per_case("hippocampus", "ece", "all", corruption="gaussian_noise:0.02")[
+        "ce"
+    ].mean()
     assert noisy["ce"].cells[2].value == pytest.approx(expected)
 
 
@@ -330,7 +395,12 @@ def test_backbones_compare_what_was_run_elsewhere_too(study):
         ("U-Net++", "unetpp ce"),
         ("U-Net++", "unetpp mbls"),
     ]
-    assert [row.cells[2].best for row in table.rows] == [False, True, False, True]  # within a network
+    assert [row.cells[2].best for row in table.rows] == [
+        False,
+        True,
+        False,
+        True,
+    ]  # within a network
 
 
 def test_where_folds_chose_differently_every_choice_is_marked(tmp_path):
@@ -354,7 +424,9 @@ def test_where_folds_chose_differently_every_choice_is_marked(tmp_path):
         "MbLS, margin=8": True,
         "MbLS, margin=10": False,
     }
-    assert [("each in the folds" in note, "not of the regions" in note) for note in table.notes] == [
+    assert [
+        ("each in the folds" in note, "not of the regions" in note) for note in table.notes
+    ] == [
         (True, False),
         (False, True),
     ]
@@ -375,17 +447,28 @@ def test_settings_are_in_the_order_of_their_numbers(tmp_path):
     for margin in (20.0, 5.0, 10.0, 0.5):
         write_run(tmp_path, f"m{margin}", "mbls", settings={"margin": margin})
     table = TABLES["selection"](read_results([tmp_path]))
-    assert [row.label for row in table.rows] == [f"MbLS, margin={m}" for m in ("0.5", "5", "10", "20")]
+    assert [row.label for row in table.rows] == [
+        f"MbLS, margin={m}" for m in ("0.5", "5", "10", "20")
+    ]
     assert to_csv(table).startswith("setting,")
 
 
 def test_the_ranking_table_is_that_of_the_ranking(study):
     table, found = TABLES["ranking"](study), rank_results(study, "hippocampus")
-    assert table.columns[:6] == ("DSC rank", "ASD rank", "ECE rank", "CECE rank", "sum of ranks", "mean case rank")
+    assert table.columns[:6] == (
+        "DSC rank",
+        "ASD rank",
+        "ECE rank",
+        "CECE rank",
+        "sum of ranks",
+        "mean case rank",
+    )
     assert table.columns[6:8] == ("first overall (%)", "first in DSC (%)")
     for key, cells in cells_of(table).items():
         ranks = found.sum_rank.loc[key].tolist()
-        assert [cell.value for cell in cells[:6]] == pytest.approx([*ranks[:5], found.case_rank.loc[key, "mean"]])
+        assert [cell.value for cell in cells[:6]] == pytest.approx(
+            [*ranks[:5], found.case_rank.loc[key, "mean"]]
+        )
         shares = found.stability.loc[key, ["overall", "dice", "asd", "ece", "cece"]]
         assert [cell.value for cell in cells[6:]] == pytest.approx((100 * shares).tolist())
         assert cells[4].best == (key == "mbls")
@@ -401,7 +484,9 @@ def test_the_table_of_tests(study):
         assert row.cells[4].value == pytest.approx(found["ece"]["difference"][i])
         assert row.cells[5].best == (found["ece"]["p_holm"][i] < 0.05)
     assert "Holm's correction over the 6 pairs" in notes(table)
-    assert "DSC, ASD, ECE, CECE: too few patients for any difference to be significant." in table.notes
+    assert (
+        "DSC, ASD, ECE, CECE: too few patients for any difference to be significant." in table.notes
+    )
 
 
 def test_the_table_of_seeds(tmp_path):
@@ -409,16 +494,30 @@ def test_the_table_of_seeds(tmp_path):
     per_seed = {}
     for loss in ("ce", "ls", "mbls"):
         for seed in range(3):
-            scores = scores_of(CASES, ("A", "B"), shift=0.2 * (loss == "mbls"), seed=int(rng.integers(1000)))
+            scores = scores_of(
+                CASES, ("A", "B"), shift=0.2 * (loss == "mbls"), seed=int(rng.integers(1000))
+            )
             if seed == 1:
                 miss(scores, "c3", "A")
-            write_run(tmp_path, f"{loss}{seed}", loss, seed=seed, cases=CASES, classes=("A", "B"), scores=scores)
+            write_run(
+                tmp_path,
+                f"{loss}{seed}",
+                loss,
+                seed=seed,
+                cases=CASES,
+                classes=("A", "B"),
+                scores=scores,
+            )
     found = read_results([tmp_path])
     for loss in ("ce", "ls", "mbls"):
         for metric, kind in (("dice", "mean"), ("ece", "all"), ("asd", "mean")):
             for seed in range(3):
                 text = csv.DictReader((tmp_path / f"{loss}{seed}" / "scores.csv").open())
-                rows = [r for r in text if (r["metric"], r["class"]) == (metric, kind) and r["case"] != "pooled"]
+                rows = [
+                    r
+                    for r in text
+                    if (r["metric"], r["class"]) == (metric, kind) and r["case"] != "pooled"
+                ]
                 out = {"c3"} if (seed, metric) == (1, "asd") else set()
                 values = [float(r["value"]) for r in rows if r["case"] not in out]
                 per_seed.setdefault((metric, loss), []).append(sum(values) / len(values))
@@ -433,9 +532,13 @@ def test_the_table_of_seeds(tmp_path):
         within, between = (row.cells[column].value for row in table.rows[-2:])
         assert within**2 == pytest.approx(np.mean([np.var(g, ddof=1) for g in groups]))
         assert between == pytest.approx(np.std([np.mean(g) for g in groups], ddof=1))
-        f = 3 * between**2 / within**2  # seeds times the variance of means, over the variance within
+        f = (
+            3 * between**2 / within**2
+        )  # seeds times the variance of means, over the variance within
         p = scipy.stats.f.sf(f, 2, 6)
-        assert f"{METRICS[metric].label} {'< 0.0001' if p < 1e-4 else f'{p:.2g}'}" in table.notes[-1]
+        assert (
+            f"{METRICS[metric].label} {'< 0.0001' if p < 1e-4 else f'{p:.2g}'}" in table.notes[-1]
+        )
 
 
 def test_seeds_that_cannot_be_told_from_test_cases_make_no_table(tmp_path):
@@ -443,24 +546,38 @@ def test_seeds_that_cannot_be_told_from_test_cases_make_no_table(tmp_path):
     assert TABLES["seeds"](read_results([tmp_path / "one"])) is None
     for fold, part in ((0, CASES[:6]), (1, CASES[6:])):  # the second seed on the first fold alone
         for seed in (0, 1)[: 2 - fold]:
-            write_run(tmp_path / "folds", f"ce-s{seed}-f{fold}", "ce", seed=seed, fold=fold, cases=part)
+            write_run(
+                tmp_path / "folds", f"ce-s{seed}-f{fold}", "ce", seed=seed, fold=fold, cases=part
+            )
     assert TABLES["seeds"](read_results([tmp_path / "folds"])) is None
 
 
 @pytest.mark.parametrize("same_cases", [True, False])
 def test_seeds_are_counted_per_data_set(tmp_path, same_cases):
-    """Contenders have the same keys on each; what the other has makes no table, and takes none away."""
+    """Contenders have the same keys on each; what the other has makes no table, and takes none
+    away.
+    """
     for dataset, n in (("x", 2), ("y", 1), ("z", 3)):
         cases = CASES if same_cases else tuple(f"{dataset}{case}" for case in CASES)
         for loss, seed in itertools.product(("ce", "ls"), range(n)):
             scores = scores_of(cases, "AB", seed=seed)
-            write_run(tmp_path, f"{dataset}-{loss}{seed}", loss, seed=seed, dataset=dataset, cases=cases, scores=scores)
+            write_run(
+                tmp_path,
+                f"{dataset}-{loss}{seed}",
+                loss,
+                seed=seed,
+                dataset=dataset,
+                cases=cases,
+                scores=scores,
+            )
     found = read_results([tmp_path])
     assert TABLES["seeds"](found, "y") is None
     for dataset, n in (("x", 2), ("z", 3)):
         table = TABLES["seeds"](found, dataset)
         assert f"A mean over test cases per seed, {n} seeds" in notes(table)
-        assert np.isfinite([[cell.value, cell.high - cell.low] for row in table.rows[:2] for cell in row.cells]).all()
+        assert np.isfinite(
+            [[cell.value, cell.high - cell.low] for row in table.rows[:2] for cell in row.cells]
+        ).all()
 
 
 def test_a_seed_without_any_value_is_not_passed_over(tmp_path):
@@ -469,7 +586,15 @@ def test_a_seed_without_any_value_is_not_passed_over(tmp_path):
             scores = scores_of(CASES, ("A", "B"), seed=seed)
             for case in CASES if seed == 2 else ():
                 miss(scores, case, "A")
-            write_run(tmp_path, f"{loss}{seed}", loss, seed=seed, cases=CASES, classes=("A", "B"), scores=scores)
+            write_run(
+                tmp_path,
+                f"{loss}{seed}",
+                loss,
+                seed=seed,
+                cases=CASES,
+                classes=("A", "B"),
+                scores=scores,
+            )
     table = TABLES["seeds"](read_results([tmp_path]))
     assert [row.cells[1].value for row in table.rows] == [None] * 4
     assert all(row.cells[2].value is not None for row in table.rows)
@@ -481,7 +606,8 @@ def _pairs(names):
     return [a for a, _ in both], [b for _, b in both]
 
 
-# The paper's values ---------------------------------------------------------------------------------------------------
+# The paper's values
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_published_values_stand_beside(study, tmp_path):
@@ -489,18 +615,27 @@ def test_published_values_stand_beside(study, tmp_path):
     assert cells_of(table)["ce"][0].published == 0.052
     assert cells_of(table)["mbls"][1].published == 0.088
     assert all(cell.published is not None for row in table.rows for cell in row.cells)
-    assert all(cell.published is None for row in TABLES["calibration"](study).rows for cell in row.cells)
+    assert all(
+        cell.published is None for row in TABLES["calibration"](study).rows for cell in row.cells
+    )
     assert "In brackets the value that the paper has." in table.notes
-    assert "its surface distances are in voxels" in notes(TABLES["discriminative"](study, published=True))
+    assert "its surface distances are in voxels" in notes(
+        TABLES["discriminative"](study, published=True)
+    )
     assert cells_of(TABLES["posthoc"](study, published=True))["mbls"][2].published == 0.032
-    assert all(cell.published is None for row in TABLES["backbones"](study, published=True).rows for cell in row.cells)
+    assert all(
+        cell.published is None
+        for row in TABLES["backbones"](study, published=True).rows
+        for cell in row.cells
+    )
     write_run(tmp_path, "ce", dataset="own")
     assert "The paper has no values for own; it has for acdc" in notes(
         TABLES["calibration"](read_results([tmp_path]), published=True)
     )
 
 
-# Odd sets of runs -----------------------------------------------------------------------------------------------------
+# Odd sets of runs
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_one_method_only(tmp_path):
@@ -511,7 +646,16 @@ def test_one_method_only(tmp_path):
     for table in tables.values():
         assert not any(cell.best or cell.second for row in table.rows for cell in row.cells)
         assert "CE is the only contender: no marks and no ranks." in table.notes
-    for key in ("ranking", "tests", "seeds", "posthoc", "penalty", "robustness", "backbones", "selection"):
+    for key in (
+        "ranking",
+        "tests",
+        "seeds",
+        "posthoc",
+        "penalty",
+        "robustness",
+        "backbones",
+        "selection",
+    ):
         with pytest.raises(UserError, match=f"there is no table {key}: it {re.escape(NEEDS[key])}"):
             all_tables(found, [key])
     with pytest.raises(UserError, match="unknown table 'rank'; choose one of discriminative"):
@@ -528,7 +672,10 @@ def test_one_case_only(tmp_path):
         assert (row.cells[0].low, row.cells[0].high, row.cells[0].n) == (None, None, 1)
         assert "±" not in tables["calibration"].text(row.cells[0], 0)
     assert "One test case only: no interval and no test." in tables["calibration"].notes
-    assert "With one patient there is nothing to draw: no share of first places." in tables["ranking"].notes
+    assert (
+        "With one patient there is nothing to draw: no share of first places."
+        in tables["ranking"].notes
+    )
     assert cells_of(tables["ranking"])["mbls"][6].value is None
 
 
@@ -561,14 +708,18 @@ def test_seeds_are_told(tmp_path):
     for seed in range(3):
         write_run(tmp_path, f"ce{seed}", seed=seed)
     write_run(tmp_path / "more", "ls", "ls")
-    assert "Per case the mean over seeds: 3." in TABLES["calibration"](read_results([tmp_path])).notes
+    assert (
+        "Per case the mean over seeds: 3." in TABLES["calibration"](read_results([tmp_path])).notes
+    )
     both = read_results([tmp_path, tmp_path / "more"])
     assert "Per case the mean over seeds: CE 3, LS 1." in TABLES["calibration"](both).notes
 
 
 def test_unknown_patients_are_told(tmp_path):
     write_run(tmp_path, "ce")
-    assert "each counts as a patient of its own" in notes(TABLES["calibration"](read_results([tmp_path])))
+    assert "each counts as a patient of its own" in notes(
+        TABLES["calibration"](read_results([tmp_path]))
+    )
     write_run(tmp_path / "known", "ce", patients={})  # every case is of another patient
     assert "of its own" not in notes(TABLES["calibration"](read_results([tmp_path / "known"])))
 
@@ -579,13 +730,26 @@ def two(tmp_path_factory):
     for dataset, classes, better in (("x", "AB", "mbls"), ("y", "C", "ce")):
         for loss in ("ce", "mbls"):
             scores = scores_of(CASES, classes, shift=0.2 * (loss == better), seed=2)
-            write_run(root, f"{dataset}-{loss}", loss, dataset=dataset, classes=tuple(classes), cases=CASES, scores=scores)
+            write_run(
+                root,
+                f"{dataset}-{loss}",
+                loss,
+                dataset=dataset,
+                classes=tuple(classes),
+                cases=CASES,
+                scores=scores,
+            )
     return read_results([root])
 
 
 def test_several_data_sets_are_blocks(two):
     table = TABLES["discriminative"](two)
-    assert [(row.block, row.key) for row in table.rows] == [("x", "ce"), ("x", "mbls"), ("y", "ce"), ("y", "mbls")]
+    assert [(row.block, row.key) for row in table.rows] == [
+        ("x", "ce"),
+        ("x", "mbls"),
+        ("y", "ce"),
+        ("y", "mbls"),
+    ]
     assert table.columns[::2] == ("mean DSC ↑", "A DSC ↑", "B DSC ↑", "C DSC ↑")
     place = table.columns.index("C DSC ↑")
     assert [row.cells[place].value is None for row in table.rows] == [True, True, False, False]
@@ -602,13 +766,16 @@ def test_ranks_over_several_data_sets(two):
     """Each is best on one: over both they are alike."""
     table = TABLES["ranking"](two)
     overall = [row for row in table.rows if row.block == "all data sets"]
-    assert [[cell.value for cell in row.cells[:6]] for row in overall] == [[1.5, 1.5, 1.5, 1.5, 12.0, 1.5]] * 2
+    assert [[cell.value for cell in row.cells[:6]] for row in overall] == [
+        [1.5, 1.5, 1.5, 1.5, 12.0, 1.5]
+    ] * 2
     assert not any(cell.best for row in overall for cell in row.cells)
     assert [row.cells[4].value for row in table.rows if row.block == "y"] == [4.0, 8.0]
     assert "Over all data sets: ranks are of the sums over data sets" in notes(table)
 
 
-# Text -----------------------------------------------------------------------------------------------------------------
+# Text
+# -----------------------------------------------------------------------------------------------------------------
 
 ODD = Table(
     "odd_key",
@@ -617,7 +784,10 @@ ODD = Table(
     (
         Row(
             "CE & {Dice}",
-            (Cell(0.12345, 0.1, 0.2, 5, best=True, published=0.2), Cell(-1.0, note="2 missed", published=0.5)),
+            (
+                Cell(0.12345, 0.1, 0.2, 5, best=True, published=0.2),
+                Cell(-1.0, note="2 missed", published=0.5),
+            ),
             "a",
             "x_1",
         ),
@@ -638,7 +808,9 @@ def test_latex_is_escaped_and_complete():
     assert r"\multicolumn{3}{l}{\emph{x\_1}} \\" in text
     assert r"\label{tab:odd-key-data-set}" in text
     assert re.sub(r"\\[{}]", "", text).count("{") == re.sub(r"\\[{}]", "", text).count("}")
-    lines = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    lines = [
+        line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line
+    ]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {2}
     assert text.isascii()
     for rule in ("toprule", "midrule", "bottomrule"):
@@ -647,7 +819,9 @@ def test_latex_is_escaped_and_complete():
 
 def test_wide_latex_is_scaled_to_the_page():
     n = 30
-    text = to_latex(Table("t", "p < 0.05 > 0", tuple(f"c{i}" for i in range(n)), (Row("a", (Cell(1.0),) * n),)))
+    text = to_latex(
+        Table("t", "p < 0.05 > 0", tuple(f"c{i}" for i in range(n)), (Row("a", (Cell(1.0),) * n),))
+    )
     assert text.splitlines()[0] == r"% needs \usepackage{booktabs,graphicx}"
     assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" in text
     assert "\\end{tabular}}\n" in text
@@ -658,7 +832,13 @@ def test_wide_latex_is_scaled_to_the_page():
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs LaTeX")
 @pytest.mark.parametrize("n", [1, 30])
 def test_latex_compiles_and_fits_the_page(tmp_path, n):
-    wide = Table("t", "wide", tuple(f"column {i}" for i in range(n)), (Row("a", (Cell(1.0),) * n),), notes=("Mean.",))
+    wide = Table(
+        "t",
+        "wide",
+        tuple(f"column {i}" for i in range(n)),
+        (Row("a", (Cell(1.0),) * n),),
+        notes=("Mean.",),
+    )
     body = "\n".join(to_latex(table) for table in (wide, ODD))
     head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n")
@@ -712,7 +892,10 @@ def test_without_styles_marks_are_signs_and_the_notes_say_so(study):
     assert "0.12 ± 0.05* [0.20]" in shown(ODD, width=100)
     assert "—+" in shown(ODD, width=100)
     for table in all_tables(study):
-        plain, styled = shown(table, width=400), shown(table, width=400, force_terminal=True, color_system="standard")
+        plain, styled = (
+            shown(table, width=400),
+            shown(table, width=400, force_terminal=True, color_system="standard"),
+        )
         marked = any(cell.best for row in table.rows for cell in row.cells)
         assert "Bold" not in plain
         assert "underlined" not in plain
@@ -725,7 +908,11 @@ def test_without_styles_marks_are_signs_and_the_notes_say_so(study):
 @pytest.mark.parametrize("styled", [False, True])
 def test_no_number_is_cut_at_any_width(study, width, styled):
     for table in all_tables(study, published=True):
-        text = shown(table, width=width, **({"force_terminal": True, "color_system": "standard"} if styled else {}))
+        text = shown(
+            table,
+            width=width,
+            **({"force_terminal": True, "color_system": "standard"} if styled else {}),
+        )
         text = re.sub(r"\x1b\[\d*m", "", text)
         assert "…" not in text
         frames = [line for line in text.splitlines() if line and line[0] in "┃│┏┡└├"]
@@ -743,7 +930,11 @@ def test_json_holds_everything(study):
         read = json.loads(json.dumps(table.values(), allow_nan=False))
         assert read["title"] == table.title
         assert len(read["rows"]) == len(table.rows)
-        assert {len(row["cells"]) for row in read["rows"]} == {len(table.columns)} == {len(table.digits)}
+        assert (
+            {len(row["cells"]) for row in read["rows"]}
+            == {len(table.columns)}
+            == {len(table.digits)}
+        )
 
 
 def test_tables_are_saved_whole_or_not_at_all(study, tmp_path, monkeypatch):
@@ -761,11 +952,13 @@ def test_tables_are_saved_whole_or_not_at_all(study, tmp_path, monkeypatch):
     assert {path: path.read_text() for path in out.iterdir()} == before
     monkeypatch.undo()
     save_tables(tables[:1], out)  # replaces: nothing old stays
-    assert {path.name for path in out.iterdir()} == {f"discriminative-hippocampus.{e}" for e in ("csv", "md", "tex")} | {
-        "tables.json"
-    }
+    assert {path.name for path in out.iterdir()} == {
+        f"discriminative-hippocampus.{e}" for e in ("csv", "md", "tex")
+    } | {"tables.json"}
     (out / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds other things than tables; choose a new folder with --out"):
+    with pytest.raises(
+        UserError, match="holds other things than tables; choose a new folder with --out"
+    ):
         save_tables(tables, out)
     assert (out / "thesis.txt").read_text() == "mine"
     with pytest.raises(UserError, match="holds other things than tables"):
@@ -774,14 +967,20 @@ def test_tables_are_saved_whole_or_not_at_all(study, tmp_path, monkeypatch):
 
 def test_every_table_of_the_study_can_be_written(study):
     tables = all_tables(study)
-    assert [table.key for table in tables] == [key for key in TABLES if key != "seeds"]  # it has one seed
+    assert [table.key for table in tables] == [
+        key for key in TABLES if key != "seeds"
+    ]  # it has one seed
     for table in tables:
         for _, write in FORMATS.values():
             assert all(part in write(table) for part in ("MbLS",))
-        assert np.isfinite([c.value for row in table.rows for c in row.cells if c.value is not None]).all()
+        assert np.isfinite(
+            [c.value for row in table.rows for c in row.cells if c.value is not None]
+        ).all()
 
 
-@pytest.mark.parametrize(("n_failed", "told"), [(0, ""), (1, "it failed"), (2, "they failed"), (30, "and 26 more")])
+@pytest.mark.parametrize(
+    ("n_failed", "told"), [(0, ""), (1, "it failed"), (2, "they failed"), (30, "and 26 more")]
+)
 def test_failed_cells_of_a_study_are_named_under_its_tables(n_failed, told, tmp_path):
     for name in ("ce", "ls"):
         write_run(tmp_path / "runs", name, name)

@@ -27,10 +27,10 @@ from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
 from segcal.data.slices import volume
-from segcal.inference import open_run
+from segcal.folders import alone, read_run, write_json
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
-from segcal.store import alone, read_run, write_json
+from segcal.predictors.run import open_run
 from segcal.training import callbacks, train
 from segcal.types import UserError
 
@@ -40,16 +40,23 @@ SMALL = ["network.width=2", "training.batch=4"]
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return prepare("phantom", to=tmp_path_factory.mktemp("cases"), n_cases=6, shape=(4, 24, 24)).cases
+    return prepare(
+        "phantom", to=tmp_path_factory.mktemp("cases"), n_cases=6, shape=(4, 24, 24)
+    ).cases
 
 
 def settings(cases, *overrides, **values):
-    return run_settings({"data": str(cases.root), "training.epochs": 2} | values, overrides=[*SMALL, *overrides])
+    return run_settings(
+        {"data": str(cases.root), "training.epochs": 2} | values, overrides=[*SMALL, *overrides]
+    )
 
 
 def log(out):
     with (out / "log.csv").open() as file:
-        return [{k: v for k, v in row.items() if k not in ("seconds", "memory_mb")} for row in csv.DictReader(file)]
+        return [
+            {k: v for k, v in row.items() if k not in ("seconds", "memory_mb")}
+            for row in csv.DictReader(file)
+        ]
 
 
 def weights(out):
@@ -61,7 +68,9 @@ def same(a, b):
 
 
 def test_the_checkpoint_is_chosen_by_raw_classes_also_where_there_are_regions(cases, tmp_path):
-    """Against Dice counted by hand on the validation volumes: that of the classes, not that of their union."""
+    """Against Dice counted by hand on the validation volumes: that of the classes, not that of
+    their union.
+    """
     shutil.copytree(cases.root, tmp_path / "cases")
     write_json(tmp_path / "cases" / "cases.json", cases.info | {"regions": {"whole": [1, 2, 3]}})
     quick = ["loss.name=ce_dice", "training.lr=0.02", "training.epochs=8"]  # to learn something
@@ -88,40 +97,69 @@ def test_versions_name_the_commit_of_the_sources_and_of_the_working_folder(tmp_p
     repository = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     subprocess.run([*repository, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
-    commit = subprocess.run([*repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:12]
+    commit = subprocess.run(
+        [*repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout[:12]
     monkeypatch.chdir(tmp_path)
     for place, known in (("site-packages", ""), ("src", commit)):
         (tmp_path / place / "segcal").mkdir(parents=True)
         (tmp_path / "pyproject.toml").touch()
-        monkeypatch.setattr(provenance, "__file__", str(tmp_path / place / "segcal" / "provenance.py"))
-        assert {key: provenance.versions()[key] for key in ("git", "segcal git")} == {"git": commit, "segcal git": known}
+        monkeypatch.setattr(
+            provenance, "__file__", str(tmp_path / place / "segcal" / "provenance.py")
+        )
+        assert {key: provenance.versions()[key] for key in ("git", "segcal git")} == {
+            "git": commit,
+            "segcal git": known,
+        }
 
 
 def test_a_run_leaves_what_it_promises(cases, tmp_path):
-    info = train(settings(cases, "loss.name=mbls_dice", "loss.margin=0.1"), tmp_path / "run", progress=False)
+    info = train(
+        settings(cases, "loss.name=mbls_dice", "loss.margin=0.1"), tmp_path / "run", progress=False
+    )
     assert info["status"] == "finished"
     assert info["data"]["checksum"] == cases.info["checksum"]
     loss = info["settings"]["loss"]
     assert loss["margin"] == 0.1
-    assert loss == {"name": "mbls_dice"} | LOSSES["mbls_dice"].settings | {"margin": 0.1}  # defaults are written out
-    assert info["settings"]["network"] == {"name": "unet"} | NETWORKS["unet"].settings | {"width": 2}
-    assert info["settings"]["training"]["keep_empty"] is cases.info["settings"]["recipe"]["keep_empty"]
+    assert loss == {"name": "mbls_dice"} | LOSSES["mbls_dice"].settings | {
+        "margin": 0.1
+    }  # defaults are written out
+    assert info["settings"]["network"] == {"name": "unet"} | NETWORKS["unet"].settings | {
+        "width": 2
+    }
+    assert (
+        info["settings"]["training"]["keep_empty"] is cases.info["settings"]["recipe"]["keep_empty"]
+    )
     assert info["settings"]["machine"]["accelerator"] in ("cpu", "cuda", "mps")
-    assert info["data"]["splits"] == {name: len(cases.split(name)) for name in ("train", "val", "test")}
+    assert info["data"]["splits"] == {
+        name: len(cases.split(name)) for name in ("train", "val", "test")
+    }
     assert info["versions"]["torch"].startswith("2.")
     assert info["seconds"] > 0
     assert info["peak_memory_mb"] > 50
     rows = log(tmp_path / "run")
     assert [int(row["epoch"]) for row in rows] == [0, 1]
     assert [float(row["lr"]) for row in rows] == [1e-3, 1e-4]
-    assert {"train_loss", "train_ce", "train_soft_dice", "train_margin_penalty", "val_dice", "val_ece"} <= set(rows[0])
-    assert info["best"]["val_dice"] == pytest.approx(max(float(row["val_dice"]) for row in rows), abs=1e-6)
+    assert {
+        "train_loss",
+        "train_ce",
+        "train_soft_dice",
+        "train_margin_penalty",
+        "val_dice",
+        "val_ece",
+    } <= set(rows[0])
+    assert info["best"]["val_dice"] == pytest.approx(
+        max(float(row["val_dice"]) for row in rows), abs=1e-6
+    )
     assert rows[info["best"]["epoch"]]["val_dice"] == max(row["val_dice"] for row in rows)
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
 def test_the_last_weights_are_kept_if_asked_for(cases, tmp_path):
-    chosen = {keep: settings(cases, f"training.keep={keep}", **{"training.epochs": 5}) for keep in ("best", "last")}
+    chosen = {
+        keep: settings(cases, f"training.keep={keep}", **{"training.epochs": 5})
+        for keep in ("best", "last")
+    }
     found = {keep: train(chosen[keep], tmp_path / keep, progress=False) for keep in chosen}
     assert log(tmp_path / "best") == log(tmp_path / "last")
     row = log(tmp_path / "last")[-1]
@@ -130,15 +168,23 @@ def test_the_last_weights_are_kept_if_asked_for(cases, tmp_path):
         "epoch": 4,
         **{key: pytest.approx(float(row[key]), abs=1e-6) for key in ("val_dice", "val_ece")},
     }
-    state = torch.load(tmp_path / "best" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    own = {name.removeprefix("network."): value for name, value in state.items() if name.startswith("network.")}
+    state = torch.load(tmp_path / "best" / "checkpoints" / "last.ckpt", weights_only=True)[
+        "state_dict"
+    ]
+    own = {
+        name.removeprefix("network."): value
+        for name, value in state.items()
+        if name.startswith("network.")
+    }
     assert same(weights(tmp_path / "last"), own)
     assert not same(weights(tmp_path / "best"), own)
 
 
 def test_it_learns(cases, tmp_path):
     train(
-        settings(cases, "training.lr=0.01", "network.width=4", **{"training.epochs": 12}), tmp_path / "run", progress=False
+        settings(cases, "training.lr=0.01", "network.width=4", **{"training.epochs": 12}),
+        tmp_path / "run",
+        progress=False,
     )
     rows = log(tmp_path / "run")
     assert float(rows[-1]["train_loss"]) < 0.5 * float(rows[0]["train_loss"])
@@ -156,9 +202,18 @@ def test_a_finished_run_is_left_alone(cases, tmp_path):
     first = train(settings(cases), tmp_path / "run", progress=False)
     assert train(settings(cases), tmp_path / "run", progress=False) == first
     assert train(settings(cases, "machine.workers=1"), tmp_path / "run", progress=False) == first
-    same_words = ["loss.name=ce", "network.name=unet", "training.batch=4", "training.keep_empty=true"]
-    assert train(settings(cases, *same_words), tmp_path / "run", progress=False) == first  # defaults may be named
-    with pytest.raises(UserError, match="was started with another loss, training; choose another --out, or --again"):
+    same_words = [
+        "loss.name=ce",
+        "network.name=unet",
+        "training.batch=4",
+        "training.keep_empty=true",
+    ]
+    assert (
+        train(settings(cases, *same_words), tmp_path / "run", progress=False) == first
+    )  # defaults may be named
+    with pytest.raises(
+        UserError, match="was started with another loss, training; choose another --out, or --again"
+    ):
         train(settings(cases, "loss.name=ls", "training.lr=0.1"), tmp_path / "run", progress=False)
     (tmp_path / "run" / "notes.txt").write_text("mine")
     (tmp_path / "run" / "scores.csv").write_text("old")
@@ -170,7 +225,9 @@ def test_a_finished_run_is_left_alone(cases, tmp_path):
 def test_a_second_process_is_refused(cases, tmp_path):
     with alone(tmp_path / "run"), ThreadPoolExecutor(1) as pool:
         second = pool.submit(train, settings(cases), tmp_path / "run", progress=False)
-        with pytest.raises(UserError, match="another process is at work on .*run; wait until it is done"):
+        with pytest.raises(
+            UserError, match="another process is at work on .*run; wait until it is done"
+        ):
             second.result()
     assert not (tmp_path / "run").exists()
 
@@ -188,8 +245,12 @@ class Stopped(BaseException):
     ],
     ids=["augmented", "worker", "dropout"],
 )
-def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(cases, tmp_path, monkeypatch, more):
-    """The third epoch's checkpoint is cut off halfway; the run goes on from the second one, to the same end."""
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(
+    cases, tmp_path, monkeypatch, more
+):
+    """The third epoch's checkpoint is cut off halfway; the run goes on from the second one, to the
+    same end.
+    """
     chosen, out = settings(cases, *more, **{"training.epochs": 4}), tmp_path / "killed"
     whole = train(chosen, tmp_path / "whole", progress=False)
     real, n_saved = torch.save, []
@@ -205,7 +266,9 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(cases, tmp_path
     with pytest.raises(Stopped):
         train(chosen, out, progress=False)
     monkeypatch.undo()
-    assert {path.parent for path in n_saved} == {out / "checkpoints"}  # never through another file system
+    assert {path.parent for path in n_saved} == {
+        out / "checkpoints"
+    }  # never through another file system
     assert torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 1
     assert train(chosen, out, progress=False)["best"] == whole["best"]
     assert log(out) == log(tmp_path / "whole")
@@ -283,7 +346,10 @@ def test_tensorboard_gets_what_is_logged(cases, tmp_path):
     events = EventAccumulator(str(folder)).Reload()
     for key in ("val_dice", "val_ece", "train_loss", "lr"):
         found = [(event.step, event.value) for event in events.Scalars(key)]
-        assert found == [(int(row["epoch"]), pytest.approx(float(row[key]), abs=1e-6)) for row in log(tmp_path / "run")]
+        assert found == [
+            (int(row["epoch"]), pytest.approx(float(row[key]), abs=1e-6))
+            for row in log(tmp_path / "run")
+        ]
     assert info["status"] == "finished"
 
 
@@ -292,10 +358,17 @@ def test_mlflow_gets_what_is_logged(cases, tmp_path):
     run = tmp_path / "run"
     train(settings(cases, "machine.loggers=['mlflow']"), run, progress=False)
     client = mlflow.MlflowClient(f"sqlite:///{run / 'mlflow.db'}")
-    (found,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    (found,) = client.search_runs(
+        [experiment.experiment_id for experiment in client.search_experiments()]
+    )
     assert (found.info.run_name, found.data.params["loss/name"]) == ("run", "ce")
-    history = [(entry.step, entry.value) for entry in client.get_metric_history(found.info.run_id, "val_dice")]
-    assert history == [(int(row["epoch"]), pytest.approx(float(row["val_dice"]))) for row in log(run)]
+    history = [
+        (entry.step, entry.value)
+        for entry in client.get_metric_history(found.info.run_id, "val_dice")
+    ]
+    assert history == [
+        (int(row["epoch"]), pytest.approx(float(row["val_dice"]))) for row in log(run)
+    ]
 
 
 def test_wandb_writes_into_the_runs_folder(cases, tmp_path, monkeypatch):
@@ -317,7 +390,10 @@ def test_a_logger_that_fails_is_named(cases, tmp_path, monkeypatch):
         raise ConnectionError("no server\nat all")
 
     monkeypatch.setattr("lightning.pytorch.loggers.TensorBoardLogger.log_hyperparams", refuse)
-    with pytest.raises(UserError, match=r"the logger tensorboard does not work \(no server\); see to it, or leave it out"):
+    with pytest.raises(
+        UserError,
+        match=r"the logger tensorboard does not work \(no server\); see to it, or leave it out",
+    ):
         train(settings(cases, "machine.loggers=['tensorboard']"), tmp_path / "run", progress=False)
 
 
@@ -342,11 +418,17 @@ def test_changed_data_is_refused(cases, tmp_path):
     ("overrides", "message"),
     [
         (["loss.name=mbsl"], "unknown loss 'mbsl'; choose one of ce"),
-        (["loss.name=mbls", "loss.marign=3"], "unknown setting of mbls 'marign'; choose one of margin"),
+        (
+            ["loss.name=mbls", "loss.marign=3"],
+            "unknown setting of mbls 'marign'; choose one of margin",
+        ),
         (["loss.name=mbls", "loss.margin=-3"], "margin must be at least 0; got -3"),
         (["network.name=unet3"], "unknown network 'unet3'; choose one of unet"),
         (["network.widht=3"], "widht"),
-        (["machine.loggers=['comet']"], "unknown logger 'comet'; choose one of tensorboard, wandb, mlflow"),
+        (
+            ["machine.loggers=['comet']"],
+            "unknown logger 'comet'; choose one of tensorboard, wandb, mlflow",
+        ),
         (["machine.precision=foo"], "Lightning refuses these machine settings"),
         (["machine.accelerator=gpu"], "Lightning refuses these machine settings"),
         (["loss.name=mbls", "loss.margin=abc"], "margin must be a number; got 'abc'"),
@@ -383,7 +465,8 @@ def test_orders_are_seeded_and_shared_out(monkeypatch):
     assert len(orders(0, 2)) == len(orders(1, 2)) == 4
 
 
-# Real processes -------------------------------------------------------------------------------------------------------
+# Real processes
+# -------------------------------------------------------------------------------------------------------
 
 SEGCAL = Path(sys.executable).parent / "segcal"
 
@@ -395,7 +478,9 @@ def command(cases, out, *more):
 
 def run(*args):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(args[0], capture_output=True, text=True, env=env, check=False, timeout=300)
+    return subprocess.run(
+        args[0], capture_output=True, text=True, env=env, check=False, timeout=300
+    )
 
 
 def timed(out):
@@ -424,7 +509,11 @@ def test_what_the_machine_lacks_is_said_in_one_sentence(kind, monkeypatch, capsy
         command_line.main()
     (line,) = capsys.readouterr().err.splitlines()
     assert end.value.code == 2
-    remedy = "make room, then run the same command again" if kind == "disk" else "a smaller training.batch or network.width"
+    remedy = (
+        "make room, then run the same command again"
+        if kind == "disk"
+        else "a smaller training.batch or network.width"
+    )
     assert line.startswith("segcal: ")
     assert line.endswith(remedy)
 
@@ -435,13 +524,17 @@ def test_windows_has_losses_and_metrics_and_is_told_of_wsl():
     code += "from segcal.losses import LOSSES; from segcal.metrics import CalibrationScores; CalibrationScores(2); "
     done = run([sys.executable, "-c", code + "from segcal.cli import main; main()"])
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("segcal: on Windows segcal has only its losses and metrics; for all else")
+    assert done.stderr.splitlines()[-1].startswith(
+        "segcal: on Windows segcal has only its losses and metrics; for all else"
+    )
     assert "WSL" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
-    """kill -9 in the middle of an epoch, twice; the weights are those of a run that was left in peace."""
+    """kill -9 in the middle of an epoch, twice; the weights are those of a run that was left in
+    peace.
+    """
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     more = ("--epochs", "6", "--loss", "mbls", "--set", "training.augment=true")
     assert run(command(cases, whole, *more)).returncode == 0
@@ -454,7 +547,10 @@ def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         deadline = time.monotonic() + 120
-        while not ((killed / "log.csv").is_file() and len(log(killed)) >= seen) and time.monotonic() < deadline:
+        while (
+            not ((killed / "log.csv").is_file() and len(log(killed)) >= seen)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -468,13 +564,28 @@ def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
 
 
 def test_two_processes_train_together(cases, tmp_path):
-    more = ("--json", "--epochs", "2", "--devices", "2", "--strategy", "ddp", "--set", "machine.accelerator=cpu")
+    more = (
+        "--json",
+        "--epochs",
+        "2",
+        "--devices",
+        "2",
+        "--strategy",
+        "ddp",
+        "--set",
+        "machine.accelerator=cpu",
+    )
     done = run(command(cases, tmp_path / "run", *more))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "finished"  # once, not once per process
     both = log(tmp_path / "run")
-    # one process with the batch of both sees the same mean gradient; batch statistics and rounding differ a little
-    one = train(settings(cases, "training.batch=8", "machine.accelerator=cpu"), tmp_path / "one", progress=False)
+    # one process with the batch of both sees the same mean gradient; batch statistics and rounding
+    # differ a little
+    one = train(
+        settings(cases, "training.batch=8", "machine.accelerator=cpu"),
+        tmp_path / "one",
+        progress=False,
+    )
     for a, b in zip(both, log(tmp_path / "one"), strict=True):
         assert float(a["train_loss"]) == pytest.approx(float(b["train_loss"]), rel=0.15)
         assert float(a["val_ece"]) == pytest.approx(float(b["val_ece"]), abs=0.1)
@@ -499,9 +610,22 @@ for more, again in (([], False), ([], False), (["training.lr=0.5"], False), ([],
 
 
 def test_processes_started_together_hear_what_the_first_decides(cases, tmp_path, unused_port):
-    """As torchrun starts them. A new run, a finished one, a refused one, and again: none may wait for another in vain."""
-    sets = [*SMALL, "training.epochs=1", "machine.devices=2", "machine.strategy=ddp", "machine.accelerator=cpu"]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    """As torchrun starts them. A new run, a finished one, a refused one, and again: none may wait
+    for another in vain.
+    """
+    sets = [
+        *SMALL,
+        "training.epochs=1",
+        "machine.devices=2",
+        "machine.strategy=ddp",
+        "machine.accelerator=cpu",
+    ]
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(unused_port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     place |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -513,7 +637,10 @@ def test_processes_started_together_hear_what_the_first_decides(cases, tmp_path,
         for rank in range(2)
     ]
     try:
-        first, second = ([line.split(":") for line in p.communicate(timeout=240)[0].splitlines()] for p in started)
+        first, second = (
+            [line.split(":") for line in p.communicate(timeout=240)[0].splitlines()]
+            for p in started
+        )
     finally:
         for process in started:
             process.kill()
@@ -534,22 +661,46 @@ def test_strategies_that_lose_what_was_learnt_are_refused(cases, tmp_path, strat
 
 def test_processes_that_would_not_find_each_other_are_refused(cases, tmp_path, monkeypatch):
     two = settings(cases, "machine.nodes=2", "machine.strategy=ddp", "machine.accelerator=cpu")
-    with pytest.raises(UserError, match="several nodes need srun or torchrun to start their processes; got nodes 2"):
+    with pytest.raises(
+        UserError, match="several nodes need srun or torchrun to start their processes; got nodes 2"
+    ):
         train(two, tmp_path / "run", progress=False)
-    monkeypatch.setattr("lightning.pytorch.trainer.connectors.accelerator_connector._IS_INTERACTIVE", True)
+    monkeypatch.setattr(
+        "lightning.pytorch.trainer.connectors.accelerator_connector._IS_INTERACTIVE", True
+    )
     with pytest.raises(UserError, match="a notebook cannot train on several devices"):
-        train(settings(cases, "machine.devices=2", "machine.accelerator=cpu"), tmp_path / "run", progress=False)
+        train(
+            settings(cases, "machine.devices=2", "machine.accelerator=cpu"),
+            tmp_path / "run",
+            progress=False,
+        )
     monkeypatch.undo()
-    for key, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():
+    for key, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+    }.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(UserError, match="Lightning refuses these machine settings: .*does not match the world size"):
+    with pytest.raises(
+        UserError, match="Lightning refuses these machine settings: .*does not match the world size"
+    ):
         train(settings(cases), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 
 def test_slurm_does_not_requeue_by_itself(cases, tmp_path, monkeypatch):
-    """No handler for its signal, and a checkpoint that such a handler once left is not gone on from."""
-    place = {"NTASKS": "1", "NTASKS_PER_NODE": "1", "JOB_NAME": "x", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0"}
+    """No handler for its signal, and a checkpoint that such a handler once left is not gone on
+    from.
+    """
+    place = {
+        "NTASKS": "1",
+        "NTASKS_PER_NODE": "1",
+        "JOB_NAME": "x",
+        "JOB_ID": "7",
+        "PROCID": "0",
+        "LOCALID": "0",
+    }
     for key, value in (place | {"NODEID": "0", "NNODES": "1"}).items():
         monkeypatch.setenv(f"SLURM_{key}", value)
     seen, real = [], callbacks.Log.on_train_epoch_start
@@ -561,7 +712,9 @@ def test_slurm_does_not_requeue_by_itself(cases, tmp_path, monkeypatch):
     monkeypatch.setattr(callbacks.Log, "on_train_epoch_start", look)
     (tmp_path / "run").mkdir()
     train(settings(cases), tmp_path / "run", progress=False)
-    shutil.copy(tmp_path / "run" / "checkpoints" / "last.ckpt", tmp_path / "run" / "hpc_ckpt_1.ckpt")
+    shutil.copy(
+        tmp_path / "run" / "checkpoints" / "last.ckpt", tmp_path / "run" / "hpc_ckpt_1.ckpt"
+    )
     train(settings(cases), tmp_path / "run", again=True, progress=False)
     assert [epoch for epoch, _ in seen] == [0, 1, 0, 1]
     assert {handler for _, handler in seen} == {signal.SIG_DFL}
@@ -570,19 +723,26 @@ def test_slurm_does_not_requeue_by_itself(cases, tmp_path, monkeypatch):
 def test_auto_is_the_cpu_on_a_mac(cases, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     for where in ("fabric", "pytorch"):  # which would choose its GPU
-        monkeypatch.setattr(f"lightning.{where}.accelerators.mps.MPSAccelerator.is_available", staticmethod(lambda: True))
+        monkeypatch.setattr(
+            f"lightning.{where}.accelerators.mps.MPSAccelerator.is_available",
+            staticmethod(lambda: True),
+        )
     info = train(settings(cases), tmp_path / "run", progress=False)
     assert info["settings"]["machine"]["accelerator"] == "cpu"
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
 def test_other_precisions(cases, tmp_path, precision):
-    info = train(settings(cases, f"machine.precision={precision}"), tmp_path / "run", progress=False)
+    info = train(
+        settings(cases, f"machine.precision={precision}"), tmp_path / "run", progress=False
+    )
     assert info["status"] == "finished"
     assert open_run(tmp_path / "run").logits(torch.zeros(2, 1, 24, 24)).dtype == torch.float32
 
 
-def test_a_run_killed_while_it_begins_or_is_removed_can_be_begun_again(cases, tmp_path, monkeypatch):
+def test_a_run_killed_while_it_begins_or_is_removed_can_be_begun_again(
+    cases, tmp_path, monkeypatch
+):
     out = tmp_path / "run"
     out.mkdir()
     (out / ".partial-1-run.json").write_text("{")  # killed before the first run.json had its name
@@ -603,27 +763,34 @@ def test_a_run_killed_while_it_begins_or_is_removed_can_be_begun_again(cases, tm
     assert second["id"] != first["id"]
     assert second["best"] == first["best"]
     (out / "checkpoints" / "best.safetensors").unlink()
-    with pytest.raises(UserError, match="is finished but has lost its weights; --again trains it anew"):
+    with pytest.raises(
+        UserError, match="is finished but has lost its weights; --again trains it anew"
+    ):
         train(settings(cases), out, progress=False)
 
 
 def test_others_may_read_the_weights(cases, tmp_path):
     train(settings(cases), tmp_path / "run", progress=False)
-    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    modes = {
+        path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
     assert len(modes) == 1
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "no json"])
 def test_a_damaged_run_json_is_named(cases, tmp_path, text):
     (tmp_path / "run.json").write_text(text)
-    for action in (lambda: open_run(tmp_path), lambda: train(settings(cases), tmp_path, progress=False)):
+    for action in (
+        lambda: open_run(tmp_path),
+        lambda: train(settings(cases), tmp_path, progress=False),
+    ):
         with pytest.raises(UserError, match="run.json is damaged; move the folder away"):
             action()
 
 
 def test_data_that_moved_are_found_again(cases, tmp_path, monkeypatch):
-    from segcal.evaluation import evaluate
-    from segcal.store import open_cases
+    from segcal.folders import open_cases
+    from segcal.scoring import evaluate
 
     monkeypatch.chdir(cases.root.parent)
     chosen = run_settings({"data": cases.root.name, "training.epochs": 1}, overrides=SMALL)
@@ -637,7 +804,11 @@ def test_data_that_moved_are_found_again(cases, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="nowhere is not a prepared data set"):
         evaluate(open_run(tmp_path / "run"), split="val")
     assert evaluate(open_run(tmp_path / "run"), split="val", cases=open_cases(tmp_path / "moved"))
-    train(run_settings({"data": "moved", "training.epochs": 1}, overrides=SMALL), tmp_path / "run", progress=False)
+    train(
+        run_settings({"data": "moved", "training.epochs": 1}, overrides=SMALL),
+        tmp_path / "run",
+        progress=False,
+    )
     assert evaluate(open_run(tmp_path / "run"), split="train")
 
 

@@ -1,8 +1,9 @@
-"""Write `docs/results/hippocampus.md`, the page of its details and their figures from the packed studies beside this file.
+"""Write `docs/results/hippocampus.md`, the page of its details and their figures from the packed
+studies beside this file.
 
-Every score on the pages is computed from the test scores (`packed_study.py`) and logs (`trainings.py`), alone or in a table
-(`page_tables.py`), or from the bins (`margins.py`); the templates hold the words. A test makes the pages again and compares.
-"""
+Every score on the pages is computed from the test scores (`packed_study.py`) and logs
+(`trainings.py`), alone or in a table (`page_tables.py`), or from the bins (`margins.py`); the
+templates hold the words. A test makes the pages again and compares."""
 
 from __future__ import annotations
 
@@ -26,7 +27,15 @@ STUDIES = {
     "low-last": "low data, last epoch",
 }
 VARIANTS = {"MEAN": "mbls class_reduction=mean", "L2": "mbls penalty=l2"}
-FIGURES = ("learning_curves", "reliability", "mean_logits", "dice_vs_ece", "sensitivity", "robustness", "rank_heatmap")
+FIGURES = (
+    "learning_curves",
+    "reliability",
+    "mean_logits",
+    "dice_vs_ece",
+    "sensitivity",
+    "robustness",
+    "rank_heatmap",
+)
 
 
 def pages() -> dict[str, str]:
@@ -36,11 +45,18 @@ def pages() -> dict[str, str]:
     values["margin5"] = {name.replace("-", "_"): Study(name, margin5=True) for name in MARGIN5}
     titled = {title: studies[name] for name, title in STUDIES.items()}
     titled5 = {STUDIES[study.name]: study for study in values["margin5"].values()}
-    environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.globals |= values | VARIANTS | {"tables": page_tables, "margins": margins}
     environment.globals |= {"rows": published_rows, "titled": titled, "titled5": titled5}
     environment.globals |= {"titles": STUDIES, "MARGIN5": MARGIN5}
-    return {name: _tidy(environment.get_template(source).render()) for name, source in NAMES.items()}
+    return {
+        name: _tidy(environment.get_template(source).render()) for name, source in NAMES.items()
+    }
 
 
 def _tidy(text: str) -> str:
@@ -52,7 +68,12 @@ def draw() -> None:
     """The figures of the pages, beside them."""
     for name in ("low", "full"):
         save_figures(Study(name).results, PAGES / name, format="svg", keys=FIGURES)
-    save_figures(Study("full", margin5=True).results, PAGES / MARGIN5["full"], format="svg", keys=["mean_logits"])
+    save_figures(
+        Study("full", margin5=True).results,
+        PAGES / MARGIN5["full"],
+        format="svg",
+        keys=["mean_logits"],
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the margin did to logits and confidence on the foreground, computed from the published bins of all test cases."""
+"""What the margin did to logits and confidence on the foreground, computed from the published bins
+of all test cases.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,19 @@ class Foreground:
 def foreground(study: Study, key: str) -> Foreground:
     """Read off a contender's bins."""
     bins = study.all.bins(study.contender(key))
-    logits, top = bins["mean_logits"][1:], bins["top"]  # (true class, logit), without the background's row
+    logits, top = (
+        bins["mean_logits"][1:],
+        bins["top"],
+    )  # (true class, logit), without the background's row
     own = np.arange(1, len(logits) + 1)
     true = logits[own - 1, own]
     others = logits.copy()
     others[own - 1, own] = -np.inf
     n_voxels = top["count"].sum()
     counts = bins["fine"]["count"]
-    first = math.ceil(ceiling(5, study.n_classes) * len(counts))  # bins from here on lie above the ceiling
+    first = math.ceil(
+        ceiling(5, study.n_classes) * len(counts)
+    )  # bins from here on lie above the ceiling
     return Foreground(
         span=float((logits.max(axis=1) - logits.min(axis=1)).mean()),
         lead=float((true - others.max(axis=1)).mean()),
@@ -66,7 +73,9 @@ def margin_table(studies: Mapping[str, Study], margin5: Mapping[str, Study]) -> 
     rows = []
     for title, study in studies.items():
         rows += [_row(title, study, key) for key in ("ce", "mbls")]
-        rows += [_row(title, other, "mbls") for other in margin5.values() if other.name == study.name]
+        rows += [
+            _row(title, other, "mbls") for other in margin5.values() if other.name == study.name
+        ]
     heads = ["span of the mean logits", "lead of the true class", "mean confidence", "accuracy"]
     return markdown(["", *heads, f"above {shown_ceiling(5)}"], rows)
 
@@ -74,7 +83,14 @@ def margin_table(studies: Mapping[str, Study], margin5: Mapping[str, Study]) -> 
 def _row(title: str, study: Study, key: str) -> list[str]:
     f = foreground(study, key)
     label = ", ".join(filter(None, [title, study.contender(key).label, study.setting(key)]))
-    return [label, f"{f.span:.1f}", f"{f.lead:.1f}", f"{f.confidence:.3f}", f"{f.accuracy:.3f}", f"{100 * f.sure:.0f} %"]
+    return [
+        label,
+        f"{f.span:.1f}",
+        f"{f.lead:.1f}",
+        f"{f.confidence:.3f}",
+        f"{f.accuracy:.3f}",
+        f"{100 * f.sure:.0f} %",
+    ]
 
 
 def least_gap(studies: Sequence[Study]) -> str:

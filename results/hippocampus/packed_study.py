@@ -13,17 +13,20 @@ from published_rows import DATA
 from trainings import Trainings
 from wording import chance, percent, points, shown, welch
 
-from segcal.ranking import Ranking, pairwise, rank_results
-from segcal.results import Contender, Results, read_results
-from segcal.store import read_json
-from segcal.tables import TABLES, to_markdown
-from segcal.tables.seeds import means_by_seed, spreads
+from segcal.compare import Contender, Results, read_results
+from segcal.compare.ranking import Ranking, pairwise, rank_results
+from segcal.compare.tables import TABLES, to_markdown
+from segcal.compare.tables.seeds import means_by_seed, spreads
+from segcal.folders import read_json
 
 HERE = Path(__file__).parent
 SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
-PARTS = {"low": ("low", "low-variants")}  # a study that lies in several folders, each with a plan of its own
+PARTS = {
+    "low": ("low", "low-variants")
+}  # a study that lies in several folders, each with a plan of its own
 MARGIN5 = {"full": "full-margin5", "full-last": "full-last-margin5", "low-last": "low-last-margin5"}
-"""Where MbLS with margin 5 lies, to take the place of the margin that validation chose in a study."""
+"""Where MbLS with margin 5 lies, to take the place of the margin that validation chose in a study.
+"""
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "last")
 
 
@@ -38,7 +41,12 @@ class Study:
         self.name = name
         folders = [HERE / part for part in PARTS.get(name, (name,))]
         if margin5:
-            others = [run for folder in folders for run in sorted(folder.glob("runs/*")) if not _is_mbls(run)]
+            others = [
+                run
+                for folder in folders
+                for run in sorted(folder.glob("runs/*"))
+                if not _is_mbls(run)
+            ]
             folders = [*others, HERE / MARGIN5[name]]
         self.all = read_results(folders)
         self.trainings = Trainings(self.all)
@@ -73,8 +81,12 @@ class Study:
         """The same in words."""
         return "one seed" if self.n_seeds == 1 else f"{self.n_seeds} seeds"
 
-    def table(self, key: str, *, published: bool = False, variants: bool = False, notes: bool = False) -> str:
-        """A table of `segcal compare`, without its title; its notes stand once at the top of the page."""
+    def table(
+        self, key: str, *, published: bool = False, variants: bool = False, notes: bool = False
+    ) -> str:
+        """A table of `segcal compare`, without its title; its notes stand once at the top of the
+        page.
+        """
         table = TABLES[key](self.all if variants else self.results, DATA, published=published)
         if table is None:
             return ""
@@ -90,7 +102,9 @@ class Study:
         return self.contender(key).setting.replace("=", " ")
 
     def tried(self, key: str, settings: Sequence[str]) -> str:
-        """The validation DSC that several settings had, mean over seeds: `0.8226, 0.8229 and 0.8232`."""
+        """The validation DSC that several settings had, mean over seeds: `0.8226, 0.8229 and
+        0.8232`.
+        """
         *most, last = (f"{self.contender(key).tried[setting]:.4f}" for setting in settings)
         return f"{', '.join(most)} and {last}"
 
@@ -134,9 +148,13 @@ class Study:
         """The mean case rank itself."""
         return f"{self.ranking.case_rank['mean'][key]:.2f}"
 
-    def over_cases(self, a: str, b: str, metric: str, calibrator: str = "", corruption: str = "") -> str:
+    def over_cases(
+        self, a: str, b: str, metric: str, calibrator: str = "", corruption: str = ""
+    ) -> str:
         """The p of a paired test of two contenders over cases, uncorrected."""
-        (p,) = pairwise(self.per_case(metric, calibrator, corruption)[[a, b]], metric, self.all.patients(DATA))["p"]
+        (p,) = pairwise(
+            self.per_case(metric, calibrator, corruption)[[a, b]], metric, self.all.patients(DATA)
+        )["p"]
         return chance(p)
 
     def p_holm(self, a: str, b: str, metric: str) -> float:
@@ -164,7 +182,9 @@ class Study:
 
     def each_difference(self, a: str, b: str, metric: str) -> str:
         """The differences of two contenders with the same seed: `−0.016, −0.019, −0.018`."""
-        return ", ".join(points(value) for value in self.by_seed(metric)[a] - self.by_seed(metric)[b])
+        return ", ".join(
+            points(value) for value in self.by_seed(metric)[a] - self.by_seed(metric)[b]
+        )
 
     def p_over_seeds(self, a: str, b: str, metric: str, corruption: str = "") -> float:
         """The p of Welch's test between the seeds of two contenders."""
@@ -176,7 +196,9 @@ class Study:
         return chance(self.p_over_seeds(a, b, metric, corruption))
 
     def interval(self, a: str, b: str, metric: str) -> str:
-        """The 95 % interval of the difference of two means over seeds, by the same test: `−0.057 to +0.040`."""
+        """The 95 % interval of the difference of two means over seeds, by the same test: `−0.057 to
+        +0.040`.
+        """
         found = welch(self.by_seed(metric)[a], self.by_seed(metric)[b]).confidence_interval(0.95)
         return f"{points(found.low)} to {points(found.high)}"
 
@@ -190,7 +212,9 @@ class Study:
 
     def temperature(self, run: str) -> float:
         """What temperature scaling found for a run."""
-        return float(read_json(Path(self.all.runs[run]["folder"]) / "calibrators" / "ts.json")["temperature"])
+        return float(
+            read_json(Path(self.all.runs[run]["folder"]) / "calibrators" / "ts.json")["temperature"]
+        )
 
 
 def _is_mbls(run: Path) -> bool:

@@ -27,11 +27,19 @@ def versus_table(studies: Mapping[str, Study], one: str, other: str, *, publishe
     rows = []
     for metric in ("ece", "cece", "dice", "asd"):
         head = f"**{METRICS[metric].label}** {METRICS[metric].arrow}, {LOSSES[one].label} → {LOSSES[other].label}"
-        rows += [[head], ["change"], [f"over cases{' (Holm)' if corrected else ''}"], ["over seeds, 95 % interval"]]
+        rows += [
+            [head],
+            ["change"],
+            [f"over cases{' (Holm)' if corrected else ''}"],
+            ["over seeds, 95 % interval"],
+        ]
         if published:
             theirs = points(published_mean(other, metric) - published_mean(one, metric))
             pair = f"{paper(one, metric)} → {paper(other, metric)}"
-            _extend(rows[-4:], [pair, f"{theirs}, {published_change(metric, other, one)}", "—", "one training"])
+            _extend(
+                rows[-4:],
+                [pair, f"{theirs}, {published_change(metric, other, one)}", "—", "one training"],
+            )
         for study in studies.values():
             pair = f"{study.value(one, metric)} → {study.value(other, metric)}"
             change = f"{study.difference(other, metric, one)}, {study.change(other, metric, one)}"
@@ -52,9 +60,15 @@ def _seeds(study: Study, one: str, other: str, metric: str) -> str:
 
 
 def ece_table(studies: Mapping[str, Study]) -> str:
-    """ECE of every method in the paper and in every study; a mark where it differs from that of MbLS."""
+    """ECE of every method in the paper and in every study; a mark where it differs from that of
+    MbLS.
+    """
     rows = [
-        [LOSSES[key].label, paper(key, "ece"), *(f"{s.value(key, 'ece')}{_marks(s, key)}" for s in studies.values())]
+        [
+            LOSSES[key].label,
+            paper(key, "ece"),
+            *(f"{s.value(key, 'ece')}{_marks(s, key)}" for s in studies.values()),
+        ]
         for key in SEVEN
     ]
     return markdown(["ECE ↓", "paper", *studies], rows)
@@ -74,9 +88,17 @@ def noise_table(study: Study) -> str:
     strengths = [f"{strength:g}" for strength in NOISE]
     rows = []
     for key in study.keys:
-        ece = [study.value(key, "ece"), *(study.value(key, "ece", corruption=noise(strength)) for strength in NOISE)]
+        ece = [
+            study.value(key, "ece"),
+            *(study.value(key, "ece", corruption=noise(strength)) for strength in NOISE),
+        ]
         rows.append(
-            [LOSSES[key].label, *ece, study.value(key, "dice"), study.value(key, "dice", corruption=noise(NOISE[-1]))]
+            [
+                LOSSES[key].label,
+                *ece,
+                study.value(key, "dice"),
+                study.value(key, "dice", corruption=noise(NOISE[-1])),
+            ]
         )
     return markdown(["", "ECE ↓ without", *strengths, "DSC ↑ without", strengths[-1]], rows)
 
@@ -93,7 +115,9 @@ def confidence_table(study: Study) -> str:
         ]
         for c in study.results.contenders
     ]
-    return markdown(["", *(METRICS[metric].label for metric in (gap, *parts)), "temperature of TS"], rows)
+    return markdown(
+        ["", *(METRICS[metric].label for metric in (gap, *parts)), "temperature of TS"], rows
+    )
 
 
 def cells_table(study: Study, keys: Sequence[str] = ()) -> str:
@@ -112,8 +136,18 @@ def cells_table(study: Study, keys: Sequence[str] = ()) -> str:
 
 
 def settings_table(study: Study) -> str:
-    """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC and over the second half."""
-    heads = ["", "chosen", "kept epoch", "DSC ↑", "ECE ↓", "DSC ↑, second half", "ECE ↓, second half"]
+    """Validation DSC and ECE of every setting that was tried, at the epoch of the best DSC and over
+    the second half.
+    """
+    heads = [
+        "",
+        "chosen",
+        "kept epoch",
+        "DSC ↑",
+        "ECE ↓",
+        "DSC ↑, second half",
+        "ECE ↓, second half",
+    ]
     return markdown(heads, _tried(study))
 
 
@@ -124,7 +158,10 @@ def _tried(study: Study) -> Iterator[list[str]]:
             label = f"{c.label}, {setting.replace('=', ' ')}" if setting else c.label
             epochs = ", ".join(str(b["epoch"] + 1) for b in best)
             at_best = [spread([b[key] for b in best]) for key in ("val_dice", "val_ece")]
-            late = [spread([study.trainings.late(run, key) for run in runs]) for key in ("val_dice", "val_ece")]
+            late = [
+                spread([study.trainings.late(run, key) for run in runs])
+                for key in ("val_dice", "val_ece")
+            ]
             yield [label, "yes" if setting == c.setting else "", epochs, *at_best, *late]
 
 
@@ -134,12 +171,23 @@ def cece_table(study: Study) -> str:
     for key in study.keys:
         mean, theirs = study.mean(key, "cece"), published_mean(key, "cece")
         values = [f"{value:.3f}" for value in (mean, study.n_classes * mean, theirs)]
-        rows.append([LOSSES[key].label, *values, f"{mean / theirs:.2f}", f"{study.n_classes * mean / theirs:.2f}"])
-    return markdown(["", "mean over classes", "sum", "published", "mean / published", "sum / published"], rows)
+        rows.append(
+            [
+                LOSSES[key].label,
+                *values,
+                f"{mean / theirs:.2f}",
+                f"{study.n_classes * mean / theirs:.2f}",
+            ]
+        )
+    return markdown(
+        ["", "mean over classes", "sum", "published", "mean / published", "sum / published"], rows
+    )
 
 
 def cece_excess(study: Study, factor: int = 1) -> str:
-    """How many times the published CECE ours is, from the lowest to the highest; the sum is `factor=n_classes`."""
+    """How many times the published CECE ours is, from the lowest to the highest; the sum is
+    `factor=n_classes`.
+    """
     found = [factor * study.mean(key, "cece") / published_mean(key, "cece") for key in study.keys]
     return f"{min(found):.1f} to {max(found):.1f}"
 
@@ -151,12 +199,24 @@ def cece_order(study: Study) -> str:
 
 
 def margin5_table(studies: Mapping[str, Study]) -> str:
-    """MbLS with margin 5: ECE before and after calibration, and with the strongest noise where that was tried."""
+    """MbLS with margin 5: ECE before and after calibration, and with the strongest noise where that
+    was tried.
+    """
     rows = []
     for title, study in studies.items():
         ece = [study.value("mbls", "ece", calibrator) for calibrator in ("", "ts", "lts")]
         noisy = "mbls" in study.per_case("ece", corruption=noise())
-        strong = [study.value("mbls", metric, corruption=noise()) if noisy else "—" for metric in ("ece", "dice")]
+        strong = [
+            study.value("mbls", metric, corruption=noise()) if noisy else "—"
+            for metric in ("ece", "dice")
+        ]
         rows.append([title, *ece, study.temperatures("mbls"), *strong])
-    heads = ["ECE ↓ Pre", "TS", "LTS", "temperature of TS", f"ECE ↓, noise {NOISE[-1]:g}", f"DSC ↑, noise {NOISE[-1]:g}"]
+    heads = [
+        "ECE ↓ Pre",
+        "TS",
+        "LTS",
+        "temperature of TS",
+        f"ECE ↓, noise {NOISE[-1]:g}",
+        f"DSC ↑, noise {NOISE[-1]:g}",
+    ]
     return markdown(["", *heads], rows)

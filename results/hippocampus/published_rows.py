@@ -13,7 +13,10 @@ DATA = "hippocampus"
 def published_mean(key: str, metric: str) -> float:
     """The published mean of a method, from the paper's main tables."""
     bins = METRICS[metric].of == "bins"
-    wanted = {"table": "calibration" if bins else "discriminative", "class": "all" if bins else "mean"}
+    wanted = {
+        "table": "calibration" if bins else "discriminative",
+        "class": "all" if bins else "mean",
+    }
     rows = published(DATA)
     for column, value in (wanted | {"method": key, "metric": metric}).items():
         rows = rows[rows[column] == value]
@@ -38,5 +41,7 @@ def published_gain(metric: str, key: str = "mbls", than: str = "ce") -> str:
 def paper_penalty(metric: str, penalty: str) -> str:
     """What the paper has for a penalty."""
     rows = published(DATA)
-    rows = rows[(rows["table"] == "penalty") & (rows["metric"] == metric) & (rows["penalty"] == penalty)]
+    rows = rows[
+        (rows["table"] == "penalty") & (rows["metric"] == metric) & (rows["penalty"] == penalty)
+    ]
     return shown(float(rows["value"].iloc[0]), metric)

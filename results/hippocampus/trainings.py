@@ -1,4 +1,6 @@
-"""The numbers that the pages say of trainings: epochs, times and validation scores, each computed from the runs' logs."""
+"""The numbers that the pages say of trainings: epochs, times and validation scores, each computed
+from the runs' logs.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from wording import chance, spread, welch
 
-from segcal.results import Contender, Results
-from segcal.store import read_rows
+from segcal.compare import Contender, Results
+from segcal.folders import read_rows
 
 
 class Trainings:
@@ -27,7 +29,10 @@ class Trainings:
 
     def curve(self, run: str, column: str) -> list[float]:
         """A column of a run's log."""
-        return [float(row[column]) for row in read_rows(Path(self.results.runs[run]["folder"]) / "log.csv")]
+        return [
+            float(row[column])
+            for row in read_rows(Path(self.results.runs[run]["folder"]) / "log.csv")
+        ]
 
     def n(self) -> int:
         """How many there are."""
@@ -43,7 +48,9 @@ class Trainings:
 
     def seconds(self) -> float:
         """What an epoch took, the median over all runs: single ones had to wait for something else."""
-        return float(np.median([value for run in self.results.runs for value in self.curve(run, "seconds")]))
+        return float(
+            np.median([value for run in self.results.runs for value in self.curve(run, "seconds")])
+        )
 
     def minutes(self) -> str:
         """What a training takes."""
@@ -84,7 +91,9 @@ class Trainings:
         return float(np.mean(values[len(values) // 2 :]))
 
     def amid(self, key: str, bounds: Sequence[int]) -> list[float]:
-        """The validation ECE of a method with one seed at the epochs from one to another, counted from 1."""
+        """The validation ECE of a method with one seed at the epochs from one to another, counted
+        from 1.
+        """
         (run,) = self.runs(key)
         return self.curve(run, "val_ece")[min(bounds) - 1 : max(bounds)]
 
@@ -117,8 +126,13 @@ class Trainings:
         return f"{spread(one)} against {spread(two)} ({chance(welch(one, two).pvalue)} over seeds)"
 
     def late_p(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> list[float]:
-        """The p of this test between two contenders at each of a's settings; `same=False`: b has its chosen one."""
-        return [float(welch(self.late_eces(a, s), self.late_eces(b, s if same else "")).pvalue) for s in settings]
+        """The p of this test between two contenders at each of a's settings; `same=False`: b has
+        its chosen one.
+        """
+        return [
+            float(welch(self.late_eces(a, s), self.late_eces(b, s if same else "")).pvalue)
+            for s in settings
+        ]
 
     def late_chances(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> str:
         """The same as text."""
@@ -131,5 +145,7 @@ class Trainings:
 
     def late_range(self, several: Sequence[str], b: str, settings: Sequence[str]) -> str:
         """The lowest and the highest p of several contenders against the chosen setting of another."""
-        found = [p for a in several for p in self.late_p(a, b, self._tried(a, settings), same=False)]
+        found = [
+            p for a in several for p in self.late_p(a, b, self._tried(a, settings), same=False)
+        ]
         return f"{min(found):.2g} to {max(found):.2g}"

@@ -61,7 +61,9 @@ def spread(values: Sequence[float]) -> str:
     >>> spread([0.8, 0.82])
     '0.810 ± 0.014'
     """
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+    return f"{np.mean(values):.3f}" + (
+        f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    )
 
 
 def markdown(heads: Sequence[str], rows: Iterable[list[str]]) -> str:

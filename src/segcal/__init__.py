@@ -12,13 +12,23 @@ _FUNCTIONS = {
     "prepare": "segcal.data.prepare",
     "run_settings": "segcal.config",
     "train": "segcal.training",
-    "open_run": "segcal.inference",
-    "evaluate": "segcal.evaluation",
-    "calibrate": "segcal.posthoc",
-    "predict": "segcal.prediction",
+    "open_run": "segcal.predictors.run",
+    "evaluate": "segcal.scoring",
+    "calibrate": "segcal.fitting",
+    "predict": "segcal.predicting",
 }
 _ROOMS = ("calibrators", "corruptions", "losses", "metrics", "networks")
-__all__ = ["__version__", "calibrate", "calibrators", "corruptions", "evaluate", "losses", "metrics", "networks", "open_run"]
+__all__ = [
+    "__version__",
+    "calibrate",
+    "calibrators",
+    "corruptions",
+    "evaluate",
+    "losses",
+    "metrics",
+    "networks",
+    "open_run",
+]
 __all__ += ["predict", "prepare", "run_settings", "train"]
 
 

@@ -1,7 +1,8 @@
-"""The settings of a run: one checked model, filled from TOML, `--set key=value` and flags, in that order.
+"""The settings of a run: one checked model, filled from TOML, `--set key=value` and flags, in that
+order.
 
-What a loss or network takes is checked against its signature when the run starts; here every other key is.
-"""
+What a loss or network takes is checked against its signature when the run starts; here every other
+key is."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ class Training(BaseModel):
     lr: float = Field(default=1e-3, gt=0)
     lr_drop: float = Field(default=0.1, gt=0, le=1)  # factor at half-time
     augment: bool = False
-    keep: Literal["best", "last"] = "best"  # the weights of the best epoch by validation Dice, or of the last
+    keep: Literal["best", "last"] = (
+        "best"  # the weights of the best epoch by validation Dice, or of the last
+    )
     keep_empty: bool | None = None  # None: as the data set's recipe says
 
 
@@ -68,7 +71,9 @@ class Machine(BaseModel):
     nodes: int = Field(default=1, ge=1)
     strategy: str = "auto"
     precision: str = "32-true"
-    workers: int = Field(default=0, ge=0)  # data loading processes; slices are read at memory speed without any
+    workers: int = Field(
+        default=0, ge=0
+    )  # data loading processes; slices are read at memory speed without any
     loggers: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
 
     @field_validator("loggers", mode="before")
@@ -97,8 +102,11 @@ class RunSettings(BaseModel):
         return kept | {"machine": {"processes": batch_of_all, "precision": self.machine.precision}}
 
 
-def run_settings(values: Mapping[str, Any], *, config: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
-    """Settings from a TOML file, then `key=value` overrides, then explicit values (those that are not None).
+def run_settings(
+    values: Mapping[str, Any], *, config: Path | None = None, overrides: Sequence[str] = ()
+) -> RunSettings:
+    """Settings from a TOML file, then `key=value` overrides, then explicit values (those that are
+    not None).
 
     >>> run_settings({"data": "cases/x"}, overrides=["loss.name=mbls", "loss.margin=5", "training.epochs=2"]).loss.settings
     {'margin': 5}
@@ -155,7 +163,9 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         near = _near(key)
         return f"unknown setting {key!r}" + (
-            f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(_keys(RunSettings))}"
+            f"; did you mean {near[0]!r}?"
+            if near
+            else f"; choose from {', '.join(_keys(RunSettings))}"
         )
     if first["type"] == "model_type" and key in ("loss", "network"):
         return f"{key} is a section; name one with {key}.name={first['input']}"
@@ -171,7 +181,9 @@ def _near(key: str) -> list[str]:
     known = _keys(RunSettings)
     if "." in key:
         return difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    by_last = {name.rpartition(".")[2]: name for name in known} | {name: name for name in RunSettings.model_fields}
+    by_last = {name.rpartition(".")[2]: name for name in known} | {
+        name: name for name in RunSettings.model_fields
+    }
     return [by_last[name] for name in difflib.get_close_matches(key, by_last, n=1, cutoff=0.7)]
 
 

@@ -1,4 +1,6 @@
-"""The main job from end to end on built-in data: prepare, train and choose, calibrate, compare, report."""
+"""The main job from end to end on built-in data: prepare, train and choose, calibrate, compare,
+report.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segcal.compare import Results, read_results
+from segcal.compare.ranking import MAIN, rank_results
 from segcal.data.prepare import prepare
-from segcal.ranking import MAIN, rank_results
+from segcal.folders import write_json
 from segcal.report import build_report, save_report, summaries
-from segcal.results import Results, read_results
-from segcal.store import write_json
 from segcal.study.plan import read_plan
 from segcal.study.runner import run_study
 from segcal.study.watch import Watch
@@ -33,7 +35,12 @@ class Demo:
 
 
 def run_demo(
-    out: Path, *, workers: int = 2, says: Callable[[str], None] = print, watch: Watch | None = None, plan: str = "demo"
+    out: Path,
+    *,
+    workers: int = 2,
+    says: Callable[[str], None] = print,
+    watch: Watch | None = None,
+    plan: str = "demo",
 ) -> Demo:
     """Run what is left of the demonstration in a folder; `says` is told of each step."""
     if out.is_file():
@@ -41,10 +48,17 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     says(f"1/4 drawing {sum(SPLIT.values())} phantoms into {out / 'cases'}")
     cases = prepare(
-        "phantom", to=out / "cases", n_cases=sum(SPLIT.values()), shape=SHAPE, split_file=_split(out), workers=1
+        "phantom",
+        to=out / "cases",
+        n_cases=sum(SPLIT.values()),
+        shape=SHAPE,
+        split_file=_split(out),
+        workers=1,
     ).cases
     wanted = read_plan(plan, data=str(cases.root))
-    says(f"2/4 {len(wanted.cells)} networks, {workers} at a time; validation chooses; then TS, LTS and noise on test")
+    says(
+        f"2/4 {len(wanted.cells)} networks, {workers} at a time; validation chooses; then TS, LTS and noise on test"
+    )
     said = run_study(wanted, out / "study", workers=workers, watch=watch)
     if said["failed"]:
         name, error = next(iter(said["failed"].items()))

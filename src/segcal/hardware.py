@@ -1,4 +1,6 @@
-"""Settings of this machine that matter for speed, in one place; `make bench` measures what they bring."""
+"""Settings of this machine that matter for speed, in one place; `make bench` measures what they
+bring.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ _KEEP, _KEEP_OLD = 1 << 30, 1 << 25  # bytes; glibc before 2.35 refuses more tha
 
 
 def before_torch() -> None:
-    """Call before torch is imported: idle threads sleep; spinning ones are ten times slower beside a busy neighbour."""
+    """Call before torch is imported: idle threads sleep; spinning ones are ten times slower beside
+    a busy neighbour.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 def keep_pages() -> None:
-    """Let the allocator keep freed memory: fetching fresh pages for every activation costs as much as a convolution."""
+    """Let the allocator keep freed memory: fetching fresh pages for every activation costs as much
+    as a convolution.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL("libc.so.6")
@@ -31,7 +37,9 @@ def keep_pages() -> None:
 
 
 def channels_last(module: nn.Module) -> nn.Module:
-    """The layout in which convolutions run fastest on CPUs and on tensor cores; images must have it too."""
+    """The layout in which convolutions run fastest on CPUs and on tensor cores; images must have it
+    too.
+    """
     import torch  # not at the top: the command line needs this file before torch
 
     move: Any = module.to  # its types leave memory_format out
@@ -40,7 +48,8 @@ def channels_last(module: nn.Module) -> nn.Module:
 
 
 def inference_batch(height: int, width: int) -> int:
-    """Slices per forward pass without gradients: few enough to stay in the processor's cache, but small ones in tens.
+    """Slices per forward pass without gradients: few enough to stay in the processor's cache, but
+    small ones in tens.
 
     >>> inference_batch(52, 42), inference_batch(192, 192)
     (60, 4)

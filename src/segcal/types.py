@@ -1,8 +1,8 @@
 """What every room shares: the error a user sees, and the shapes that arrays have.
 
-`logits` and `probs` are (N, K, *S): items, classes, then zero or more spatial axes. `labels` are (N, *S) integers.
-Nothing here imports torch, so that `segcal --help` and `import segcal` stay instant.
-"""
+`logits` and `probs` are (N, K, *S): items, classes, then zero or more spatial axes. `labels` are
+(N, *S) integers. Nothing here imports torch, so that `segcal --help` and `import segcal` stay
+instant."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE = -100
-"""The label value that no loss and no metric counts, unless told otherwise; the same as PyTorch's."""
+"""The label value that no loss and no metric counts, unless told otherwise; the same as PyTorch's.
+"""
 
 
 class UserError(ValueError):
-    """Something the user can put right. One sentence: what was wrong, what was got, what is allowed."""
+    """Something the user can put right. One sentence: what was wrong, what was got, what is
+    allowed.
+    """
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -45,11 +48,15 @@ def check_range(name: str, value: float, low: float, high: float = float("inf"))
 
 
 def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> None:
-    """Raise unless `scores` (logits or probs) and `labels` fit together; looks at shapes and types only."""
+    """Raise unless `scores` (logits or probs) and `labels` fit together; looks at shapes and types
+    only.
+    """
     if not scores.is_floating_point():
         raise UserError(f"{name} must be floating point; got {scores.dtype}")
     if scores.ndim < 2 or scores.shape[1] < 2:
-        raise UserError(f"{name} must be (N, K, *S) with K >= 2 classes; got shape {tuple(scores.shape)}")
+        raise UserError(
+            f"{name} must be (N, K, *S) with K >= 2 classes; got shape {tuple(scores.shape)}"
+        )
     if labels.is_floating_point() or labels.is_complex():
         raise UserError(f"labels must be integers; got {labels.dtype}")
     if scores.numel() == 0:
@@ -61,11 +68,14 @@ def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> Non
         )
 
 
-def check_labels(labels: Tensor, n_classes: int, ignore_index: int | None = None, *, name: str = "labels") -> bool:
-    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`: one cheap pass, another to name a culprit.
+def check_labels(
+    labels: Tensor, n_classes: int, ignore_index: int | None = None, *, name: str = "labels"
+) -> bool:
+    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`: one cheap pass, another to
+    name a culprit.
 
-    Returns whether any may equal `ignore_index`; where none does, a pass over the voxels can be saved.
-    """
+    Returns whether any may equal `ignore_index`; where none does, a pass over the voxels can be
+    saved."""
     if labels.numel() == 0:
         return False
     low, high = (int(value) for value in labels.aminmax())

@@ -1,4 +1,5 @@
-"""Post-hoc calibration: fitted on a trained network's validation logits, applied to any others; the table `CALIBRATORS`.
+"""Post-hoc calibration: fitted on a trained network's validation logits, applied to any others; the
+table `CALIBRATORS`.
 
 >>> import torch
 >>> from segcal.calibrators import fit
@@ -44,7 +45,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Calibrator:
-    """A row of `CALIBRATORS`: how to fit it, how its parameters act, how it is printed, whom to cite, what it guarantees."""
+    """A row of `CALIBRATORS`: how to fit it, how its parameters act, how it is printed, whom to
+    cite, what it guarantees.
+    """
 
     fit: Callable[..., Fitted]
     apply: Callable[..., Tensor]
@@ -63,7 +66,9 @@ _GUO = "Guo et al., ICML 2017, arXiv:1706.04599"
 
 CALIBRATORS: dict[str, Calibrator] = {
     "ts": Calibrator(ts, scale, "TS", _GUO, keeps_labels=True),
-    "lts": Calibrator(lts, scale_locally, "LTS", "Ding et al., ICCV 2021, arXiv:2008.05105", keeps_labels=True),
+    "lts": Calibrator(
+        lts, scale_locally, "LTS", "Ding et al., ICCV 2021, arXiv:2008.05105", keeps_labels=True
+    ),
     "vs": Calibrator(vs, scale_classes, "VS", _GUO, keeps_labels=False),
 }
 
@@ -77,7 +82,9 @@ def fit(key: str, batches: Batches, **settings: Any) -> Fitted:
 
 
 def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = None) -> None:
-    """Write `<stem>.safetensors` and `<stem>.json`; `identity` says which run and data it was fitted on, ready for JSON."""
+    """Write `<stem>.safetensors` and `<stem>.json`; `identity` says which run and data it was
+    fitted on, ready for JSON.
+    """
     facts = fitted.facts()
     facts["identity"] = {**facts.get("identity", {}), **(identity or {})}
     write(Path(stem), fitted.tensors(), facts)
@@ -92,5 +99,7 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     identity = content.get("identity", {})
     for name, wanted in (expect or {}).items():
         if identity.get(name) != wanted:
-            raise UserError(f"{stem} was fitted on {name} {identity.get(name)!r}, not {wanted!r}; fit it there first")
+            raise UserError(
+                f"{stem} was fitted on {name} {identity.get(name)!r}, not {wanted!r}; fit it there first"
+            )
     return Fitted(key, CALIBRATORS[key].apply, tensors, content)

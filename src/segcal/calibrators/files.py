@@ -1,8 +1,8 @@
-"""A fitted calibrator on disk: `<stem>.safetensors` with its parameters and `<stem>.json` with what is known of it.
+"""A fitted calibrator on disk: `<stem>.safetensors` with its parameters and `<stem>.json` with what
+is known of it.
 
-No pickle: reading one runs nobody's code. The JSON holds the SHA-256 of both together, so that a file that was edited, or
-put beside a foreign one, is noticed.
-"""
+No pickle: reading one runs nobody's code. The JSON holds the SHA-256 of both together, so that a
+file that was edited, or put beside a foreign one, is noticed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ FORMAT = 1
 def write(stem: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
     """Write both files; the JSON last, and each whole or not at all."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    data = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    data = safetensors.torch.save(
+        {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    )
     content = {"format": FORMAT, **content}
     content["sha256"] = _digest(data, content)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -53,9 +55,13 @@ def read(stem: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{stem}.json is damaged; fit the calibrator again") from None
     if version != FORMAT:
-        raise UserError(f"{stem}.json has format {version}, this segcal reads {FORMAT}; fit the calibrator again")
+        raise UserError(
+            f"{stem}.json has format {version}, this segcal reads {FORMAT}; fit the calibrator again"
+        )
     if digest != _digest(data, content):
-        raise UserError(f"{stem}.json or {stem}.safetensors was changed after it was written; fit the calibrator again")
+        raise UserError(
+            f"{stem}.json or {stem}.safetensors was changed after it was written; fit the calibrator again"
+        )
     try:
         return safetensors.torch.load(data), content
     except SafetensorError:

@@ -1,11 +1,12 @@
-r"""Local temperature scaling (Ding et al. 2021): a temperature per pixel of a 2D slice, from its logits and its image.
+r"""Local temperature scaling (Ding et al. 2021): a temperature per pixel of a 2D slice, from its
+logits and its image.
 
-A binary tree of 5×5 convolutions with dilation 2: four temperature leaves of the logits, mixed in two pairs, and the pairs
-mixed, by sigmoid gates of the logits; then a leaf of the image, mixed in by one more gate of the logits. The eight
-convolutions of the logits are one with eight outputs. With $x$ the root of the tree,
-$T = \min(\max(x + 1, T_\text{low}), T_\text{high})$: the paper's $\mathrm{relu}(x + 1) + \varepsilon$, bounded on both
-sides. The authors' code adds the 1 twice and so starts at 2; here leaves of zero give exactly 1.
-"""
+A binary tree of 5×5 convolutions with dilation 2: four temperature leaves of the logits, mixed in
+two pairs, and the pairs mixed, by sigmoid gates of the logits; then a leaf of the image, mixed in
+by one more gate of the logits. The eight convolutions of the logits are one with eight outputs.
+With $x$ the root of the tree, $T = \min(\max(x + 1, T_\text{low}), T_\text{high})$: the paper's
+$\mathrm{relu}(x + 1) + \varepsilon$, bounded on both sides. The authors' code adds the 1 twice and
+so starts at 2; here leaves of zero give exactly 1."""
 
 from __future__ import annotations
 
@@ -17,11 +18,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, divided, mean_of, refuse_probabilities, widest
+from segcal.calibrators.fitting import (
+    HIGHEST,
+    LOWEST,
+    Batches,
+    Fitted,
+    divided,
+    mean_of,
+    refuse_probabilities,
+    widest,
+)
 from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
 
 REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
-PART = 1 << 18  # pixels worked on at a time: the maps of a whole scan with gradients would take gigabytes
+PART = (
+    1 << 18
+)  # pixels worked on at a time: the maps of a whole scan with gradients would take gigabytes
 OFTEN = 0.1  # share of voxels at a bound from which on it is reported
 
 NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"
@@ -29,11 +41,15 @@ NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator
 Weights = dict[str, Tensor]
 
 
-def lts(batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float = 0.01, seed: int = 0) -> Fitted:
-    """Fit the temperature network by Adam on the NLL, a step per batch; the epoch of least NLL on these data is kept.
+def lts(
+    batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float = 0.01, seed: int = 0
+) -> Fitted:
+    """Fit the temperature network by Adam on the NLL, a step per batch; the epoch of least NLL on
+    these data is kept.
 
-    Few batches are gone through more often, until `least_steps` are done: three cases are no reason to stop early.
-    Never worse than uncalibrated logits on the data that it is fitted on, and it cannot change the label map.
+    Few batches are gone through more often, until `least_steps` are done: three cases are no reason
+    to stop early. Never worse than uncalibrated logits on the data that it is fitted on, and it
+    cannot change the label map.
 
     >>> logits, labels = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6), torch.zeros(4, 6, 6).long()
     >>> labels[0] = 1
@@ -68,10 +84,15 @@ def lts(batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float
     return Fitted("lts", scale_locally, best, record)
 
 
-def _epochs(batches: Batches, weights: Weights, start: Survey, epochs: int, lr: float) -> Iterator[int]:
+def _epochs(
+    batches: Batches, weights: Weights, start: Survey, epochs: int, lr: float
+) -> Iterator[int]:
     """Train the weights in place; gives the number of each epoch at its end."""
     # Rates as if the logits had size 1: Adam's steps do not depend on the size of a gradient.
-    groups = [{"params": [w], "lr": lr / start.size if name == "weight" else lr} for name, w in weights.items()]
+    groups = [
+        {"params": [w], "lr": lr / start.size if name == "weight" else lr}
+        for name, w in weights.items()
+    ]
     optimiser = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * start.n_batches)
     for epoch in range(1, epochs + 1):
@@ -79,7 +100,9 @@ def _epochs(batches: Batches, weights: Weights, start: Survey, epochs: int, lr: 
             optimiser.zero_grad()
             for x, y, of in _parts(logits, labels, image):
                 loss = _nll(x / temperatures(x, of, **weights), y)
-                (loss * (start.n_batches / start.n_voxels)).backward()  # per mean batch, so that every voxel counts alike
+                (
+                    loss * (start.n_batches / start.n_voxels)
+                ).backward()  # per mean batch, so that every voxel counts alike
             optimiser.step()
             schedule.step()
         yield epoch
@@ -93,30 +116,47 @@ def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Te
         fitted = weights["image_weight"].shape[1]
         raise UserError(f"this lts was fitted on images of {fitted} channels; got {image.shape[1]}")
     wide, parts = widest(logits), _parts(logits, image)
-    local = torch.cat([temperatures(x.to(wide), of.to(logits.device, wide), **weights) for x, of in parts])
+    local = torch.cat(
+        [temperatures(x.to(wide), of.to(logits.device, wide), **weights) for x, of in parts]
+    )
     return divided(logits, local)
 
 
 def temperatures(
-    logits: Tensor, image: Tensor, *, weight: Tensor, bias: Tensor, image_weight: Tensor, image_bias: Tensor
+    logits: Tensor,
+    image: Tensor,
+    *,
+    weight: Tensor,
+    bias: Tensor,
+    image_weight: Tensor,
+    image_bias: Tensor,
 ) -> Tensor:
-    """The temperature (N, 1, H, W) of each pixel; outputs of `weight` are four leaves, two pair gates, two more gates."""
+    """The temperature (N, 1, H, W) of each pixel; outputs of `weight` are four leaves, two pair
+    gates, two more gates.
+    """
     maps = F.conv2d(_padded(logits), weight, bias, dilation=2)  # (N, 8, H, W)
     leaves, gates = maps[:, :4], maps[:, 4:].sigmoid()
-    pairs = torch.lerp(leaves[:, 1::2], leaves[:, ::2], gates[:, :2])  # (N, 2, H, W): gate * even + (1 - gate) * odd
+    pairs = torch.lerp(
+        leaves[:, 1::2], leaves[:, ::2], gates[:, :2]
+    )  # (N, 2, H, W): gate * even + (1 - gate) * odd
     tree = torch.lerp(pairs[:, 1:], pairs[:, :1], gates[:, 2:3])
-    root = torch.lerp(F.conv2d(_padded(image), image_weight, image_bias, dilation=2), tree, gates[:, 3:])
+    root = torch.lerp(
+        F.conv2d(_padded(image), image_weight, image_bias, dilation=2), tree, gates[:, 3:]
+    )
     return (root + 1).clamp(LOWEST, HIGHEST)
 
 
 def _padded(maps: Tensor) -> Tensor:
-    """With a margin, so that a convolution keeps the size; a slice too small to be reflected has its edge repeated."""
+    """With a margin, so that a convolution keeps the size; a slice too small to be reflected has
+    its edge repeated.
+    """
     mode = "reflect" if min(maps.shape[2:]) > REACH else "replicate"
     return F.pad(maps, (REACH,) * 4, mode=mode)
 
 
 def first_weights(n_classes: int, n_channels: int, size: float, seed: int) -> Weights:
-    """Leaves of zero, so that T = 1; gates at random, since equal gates would keep the four leaves equal for ever.
+    """Leaves of zero, so that T = 1; gates at random, since equal gates would keep the four leaves
+    equal for ever.
 
     `size` is the root mean square of the logits: it puts the gates where a sigmoid is not flat.
     """
@@ -124,7 +164,12 @@ def first_weights(n_classes: int, n_channels: int, size: float, seed: int) -> We
     spread = 1 / (size * (25 * n_classes) ** 0.5)
     weight[4:].normal_(0, spread, generator=torch.Generator().manual_seed(seed))
     image_weight = torch.zeros(1, n_channels, 5, 5)
-    weights = {"weight": weight, "bias": torch.zeros(8), "image_weight": image_weight, "image_bias": torch.zeros(1)}
+    weights = {
+        "weight": weight,
+        "bias": torch.zeros(8),
+        "image_weight": image_weight,
+        "image_bias": torch.zeros(1),
+    }
     return {name: value.requires_grad_() for name, value in weights.items()}
 
 
@@ -140,7 +185,12 @@ class Survey(NamedTuple):
 
 
 def _survey(batches: Batches) -> Survey:
-    sums, n_batches, logits, image = torch.zeros(3, dtype=torch.float64), 0, torch.zeros(0), torch.zeros(0)
+    sums, n_batches, logits, image = (
+        torch.zeros(3, dtype=torch.float64),
+        0,
+        torch.zeros(0),
+        torch.zeros(0),
+    )
     for logits, labels, image in _slices(batches):  # noqa: B007
         kept = (labels != IGNORE).unsqueeze(1)
         square = (logits.square() * kept).sum(dtype=torch.float64) / logits.shape[1]
@@ -148,7 +198,9 @@ def _survey(batches: Batches) -> Survey:
         n_batches += 1
     n_voxels, means = mean_of(sums)
     nll, square_mean = means.tolist()
-    return Survey(logits.shape[1], image.shape[1], n_batches, n_voxels, nll, square_mean**0.5 or 1.0)
+    return Survey(
+        logits.shape[1], image.shape[1], n_batches, n_voxels, nll, square_mean**0.5 or 1.0
+    )
 
 
 class Spread(NamedTuple):
@@ -166,7 +218,12 @@ def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float
         local = temperatures(x, of, **weights)
         kept = y != IGNORE
         inside = local.squeeze(1)[kept]
-        shares = [inside.sum(dtype=torch.float64), (inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), kept.sum()]
+        shares = [
+            inside.sum(dtype=torch.float64),
+            (inside <= LOWEST).sum(),
+            (inside >= HIGHEST).sum(),
+            kept.sum(),
+        ]
         sums += torch.stack([_nll(x / local, y), *shares]).cpu()
     nll, *spread = mean_of(sums, n_voxels)[1].tolist()
     return nll, Spread(*spread)
@@ -180,9 +237,14 @@ def _nll(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _warnings(best_epoch: int, spread: Spread) -> list[str]:
     found = [] if best_epoch else [NO_GAIN]
-    for name, bound, share in (("lower", LOWEST, spread.at_lowest), ("upper", HIGHEST, spread.at_highest)):
+    for name, bound, share in (
+        ("lower", LOWEST, spread.at_lowest),
+        ("upper", HIGHEST, spread.at_highest),
+    ):
         if share >= OFTEN:
-            found.append(f"the temperature of {share:.0%} of the voxels is at its {name} bound {bound:g}")
+            found.append(
+                f"the temperature of {share:.0%} of the voxels is at its {name} bound {bound:g}"
+            )
     return found
 
 
@@ -197,8 +259,14 @@ def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         here = (logits.shape[1], image.shape[1])
         known = known or here
         if here != known:
-            raise UserError(f"every batch must have the same numbers of classes and channels; got {known} and then {here}")
-        yield logits.detach().float().cpu(), labels.long().cpu(), image.detach().float().cpu()  # where the weights are
+            raise UserError(
+                f"every batch must have the same numbers of classes and channels; got {known} and then {here}"
+            )
+        yield (
+            logits.detach().float().cpu(),
+            labels.long().cpu(),
+            image.detach().float().cpu(),
+        )  # where the weights are
 
 
 def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -209,7 +277,17 @@ def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def _check_image(logits: Tensor, image: Tensor | None) -> None:
     if logits.ndim != 4:
-        raise UserError(f"lts works on 2D slices, logits (N, K, H, W); got shape {tuple(logits.shape)}")
-    if image is None or image.ndim != 4 or (image.shape[0], *image.shape[2:]) != (logits.shape[0], *logits.shape[2:]):
-        got = "none" if image is None else f"shape {tuple(image.shape)} beside logits {tuple(logits.shape)}"
+        raise UserError(
+            f"lts works on 2D slices, logits (N, K, H, W); got shape {tuple(logits.shape)}"
+        )
+    if (
+        image is None
+        or image.ndim != 4
+        or (image.shape[0], *image.shape[2:]) != (logits.shape[0], *logits.shape[2:])
+    ):
+        got = (
+            "none"
+            if image is None
+            else f"shape {tuple(image.shape)} beside logits {tuple(logits.shape)}"
+        )
         raise UserError(f"lts needs the image (N, C, H, W) that the logits are of; got {got}")

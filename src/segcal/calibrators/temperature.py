@@ -1,8 +1,8 @@
 r"""Temperature scaling: one temperature for all voxels, found by a safeguarded Newton iteration.
 
-In $b = 1/T$ the mean NLL is convex, and its derivatives are closed-form: $E_s[l] - l_y$ and $\mathrm{Var}_s[l]$, each
-averaged over voxels, with $s = \mathrm{softmax}(bl)$. One pass over the data gives value, slope and curvature together.
-"""
+In $b = 1/T$ the mean NLL is convex, and its derivatives are closed-form: $E_s[l] - l_y$ and
+$\mathrm{Var}_s[l]$, each averaged over voxels, with $s = \mathrm{softmax}(bl)$. One pass over the
+data gives value, slope and curvature together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MAX_PASSES = 60  # twice what bisection alone would take
 
 AT_LOWEST = f"the temperature ran into its lower bound {LOWEST:g}: these logits separate the labels (almost) perfectly"
 AT_HIGHEST = f"the temperature ran into its upper bound {HIGHEST:g}: these logits say (almost) nothing about the labels"
-FLAT = "the NLL does not depend on the temperature: these logits are all equal, or certain and right"
+FLAT = (
+    "the NLL does not depend on the temperature: these logits are all equal, or certain and right"
+)
 UNFINISHED = f"the fit did not settle within {MAX_PASSES} passes"
 
 
@@ -36,7 +38,8 @@ class Search(NamedTuple):
 
 
 def ts(batches: Batches, *, tolerance: float = 1e-6) -> Fitted:
-    """Fit one temperature that minimises the mean NLL, to a relative `tolerance`; it cannot change the label map.
+    """Fit one temperature that minimises the mean NLL, to a relative `tolerance`; it cannot change
+    the label map.
 
     >>> logits, labels = torch.tensor([[8.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
     >>> fitted = ts(lambda: [(logits, labels, logits)])
@@ -57,7 +60,9 @@ def ts(batches: Batches, *, tolerance: float = 1e-6) -> Fitted:
         "temperature": found.temperature,
         "warnings": list(found.warnings),
     }
-    return Fitted("ts", scale, {"temperature": torch.tensor(found.temperature, dtype=torch.float64)}, record)
+    return Fitted(
+        "ts", scale, {"temperature": torch.tensor(found.temperature, dtype=torch.float64)}, record
+    )
 
 
 def scale(logits: Tensor, image: Tensor | None, *, temperature: Tensor) -> Tensor:
@@ -68,11 +73,11 @@ def scale(logits: Tensor, image: Tensor | None, *, temperature: Tensor) -> Tenso
 def best_temperature(batches: Batches, tolerance: float = 1e-6) -> Search:
     """The temperature in [LOWEST, HIGHEST] of least mean NLL.
 
-    A plain Newton step from T = 1 can land at a negative b, since a saturated softmax has a slope but no curvature; and on
-    separable labels the steps creep. So steps are held to a factor of 4 until the minimum is bracketed; from then on the
-    next point is the root of the cubic through the slopes and curvatures at both ends. A move that is not clearly shorter
-    than the last one gives way to the middle of the bracket, or to its end while that end is untried.
-    """
+    A plain Newton step from T = 1 can land at a negative b, since a saturated softmax has a slope
+    but no curvature; and on separable labels the steps creep. So steps are held to a factor of 4
+    until the minimum is bracketed; from then on the next point is the root of the cubic through the
+    slopes and curvatures at both ends. A move that is not clearly shorter than the last one gives
+    way to the middle of the bracket, or to its end while that end is untried."""
     low, high = 1 / HIGHEST, 1 / LOWEST
     tried: dict[float, Point] = {}
     b, last_move, n_voxels = 1.0, math.inf, 0
@@ -111,13 +116,21 @@ class Point(NamedTuple):
 
 
 def _crossing(left: Point, right: Point) -> float:
-    """Where the slope by log b is 0, on the cubic through its values and derivatives at two points of opposite sign."""
+    """Where the slope by log b is 0, on the cubic through its values and derivatives at two points
+    of opposite sign.
+    """
     width = math.log(right.b / left.b)
-    (f0, d0), (f1, d1) = ((p.b * p.slope, (p.b**2 * p.curvature + p.b * p.slope) * width) for p in (left, right))
+    (f0, d0), (f1, d1) = (
+        (p.b * p.slope, (p.b**2 * p.curvature + p.b * p.slope) * width) for p in (left, right)
+    )
     low, high = 0.0, 1.0
-    for _ in range(50):  # by bisection: a few microseconds, where a pass over the data takes its time
+    for _ in range(
+        50
+    ):  # by bisection: a few microseconds, where a pass over the data takes its time
         t = (low + high) / 2
-        cubic = (1 - t) ** 2 * ((1 + 2 * t) * f0 + t * d0) + t**2 * ((3 - 2 * t) * f1 + (t - 1) * d1)
+        cubic = (1 - t) ** 2 * ((1 + 2 * t) * f0 + t * d0) + t**2 * (
+            (3 - 2 * t) * f1 + (t - 1) * d1
+        )
         low, high = (t, high) if cubic < 0 else (low, t)
     return left.b * math.exp(width * low)
 
@@ -136,16 +149,29 @@ def _ending(here: Point, tolerance: float, width: float, passes: int) -> tuple[s
 
 
 def _sums(batches: Batches, b: float) -> tuple[int, Tensor]:
-    """NLL, its two derivatives by b, and the number of voxels: sums in float64. And the number of classes."""
+    """NLL, its two derivatives by b, and the number of voxels: sums in float64. And the number of
+    classes.
+    """
     sums, n_classes = torch.zeros(4, dtype=torch.float64), 0
     for logits, truth, weight in pieces(batches):
         n_classes = logits.shape[1]
-        x = logits - logits.amax(1, keepdim=True)  # at most 0: no overflow, and little cancellation in the variance
+        x = logits - logits.amax(
+            1, keepdim=True
+        )  # at most 0: no overflow, and little cancellation in the variance
         true = x.gather(1, truth)  # (n, 1, v), as the following
         e = (x * b).exp_()
         total = e.sum(1, keepdim=True)
         mean = e.mul_(x).sum(1, keepdim=True) / total
         square = e.mul_(x).sum(1, keepdim=True) / total
-        terms = (total.log_().sub_(true, alpha=b), mean - true, square.addcmul_(mean, mean, value=-1))
-        sums += torch.stack([*((t * weight).sum(dtype=torch.float64) for t in terms), weight.sum(dtype=torch.float64)]).cpu()
+        terms = (
+            total.log_().sub_(true, alpha=b),
+            mean - true,
+            square.addcmul_(mean, mean, value=-1),
+        )
+        sums += torch.stack(
+            [
+                *((t * weight).sum(dtype=torch.float64) for t in terms),
+                weight.sum(dtype=torch.float64),
+            ]
+        ).cpu()
     return n_classes, sums

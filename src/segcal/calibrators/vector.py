@@ -1,9 +1,10 @@
-r"""Vector scaling: a scale and a bias per class, $l'_k = w_k l_k + b_k$, found by Newton's method with a line search.
+r"""Vector scaling: a scale and a bias per class, $l'_k = w_k l_k + b_k$, found by Newton's method
+with a line search.
 
-The mean NLL is convex in the 2K numbers. With $r = s - \text{one-hot}(y)$ its gradient is $E[r_k l_k]$, $E[r_k]$, and its
-Hessian is $E[(\delta_{jk} s_k - s_j s_k) \phi_j \phi_k]$ with $\phi_k = (l_k, 1)$. A ridge towards $w = 1, b = 0$ makes
-the minimum unique, since a bias common to all classes changes nothing, and finite, also for labels that are separable.
-"""
+The mean NLL is convex in the 2K numbers. With $r = s - \text{one-hot}(y)$ its gradient is $E[r_k
+l_k]$, $E[r_k]$, and its Hessian is $E[(\delta_{jk} s_k - s_j s_k) \phi_j \phi_k]$ with $\phi_k =
+(l_k, 1)$. A ridge towards $w = 1, b = 0$ makes the minimum unique, since a bias common to all
+classes changes nothing, and finite, also for labels that are separable."""
 
 from __future__ import annotations
 
@@ -33,10 +34,11 @@ class Point(NamedTuple):
 
 
 def vs(batches: Batches, *, ridge: float = 1e-6) -> Fitted:
-    r"""Fit a scale and a bias per class that minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2 + b_k^2)$.
+    r"""Fit a scale and a bias per class that minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2
+    + b_k^2)$.
 
-    Starts from the best single temperature, so it is never worse on the data that it is fitted on, up to the ridge.
-    It can change the label map.
+    Starts from the best single temperature, so it is never worse on the data that it is fitted on,
+    up to the ridge. It can change the label map.
 
     >>> logits, labels = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
     >>> vs(lambda: [(logits, labels, logits)])(logits).softmax(1)[0]
@@ -61,7 +63,9 @@ def vs(batches: Batches, *, ridge: float = 1e-6) -> Fitted:
 
 
 def _least(batches: Batches, scale: float, ridge: float, known: Search) -> tuple[Point, int]:
-    """Where the objective is least, from one scale for all classes on; and how many passes that took."""
+    """Where the objective is least, from one scale for all classes on; and how many passes that
+    took.
+    """
     ones = torch.ones(known.n_classes, dtype=torch.float64)
     point = _at(batches, torch.cat([ones * scale, ones * 0]), ridge, known.n_voxels)
     passes, length = 1, 1.0
@@ -93,23 +97,38 @@ def _at(batches: Batches, theta: Tensor, ridge: float, n_known: int) -> Point:
     sums = torch.zeros(2 + n_classes + 2 * n_classes + (2 * n_classes) ** 2, dtype=torch.float64)
     for logits, truth, weight in pieces(batches):
         sums += _sums(logits.double(), truth, weight.double(), theta.to(logits.device)).cpu()
-    nll, share, grad, hess = mean_of(sums, n_known)[1].split([1, n_classes, 2 * n_classes, (2 * n_classes) ** 2])
+    nll, share, grad, hess = mean_of(sums, n_known)[1].split(
+        [1, n_classes, 2 * n_classes, (2 * n_classes) ** 2]
+    )
     away = theta.clone()
     away[:n_classes] -= 1
     value = nll + ridge / 2 * away.square().sum()
     eye = torch.eye(2 * n_classes, dtype=torch.float64)
-    return Point(theta, nll.item(), value.item(), grad + ridge * away, hess.reshape(eye.shape) + ridge * eye, share)
+    return Point(
+        theta,
+        nll.item(),
+        value.item(),
+        grad + ridge * away,
+        hess.reshape(eye.shape) + ridge * eye,
+        share,
+    )
 
 
 def _sums(x: Tensor, truth: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
-    """NLL, voxels per label, gradient (2K,), Hessian (2K, 2K) and the number of voxels, flat in one vector."""
+    """NLL, voxels per label, gradient (2K,), Hessian (2K, 2K) and the number of voxels, flat in one
+    vector.
+    """
     scale, bias = theta.reshape(2, -1, 1)  # (K, 1) each
     log_probs = F.log_softmax(x * scale + bias, 1)
     probs = log_probs.exp() * weight  # (n, K, v)
     one_hot = torch.zeros_like(probs).scatter_(1, truth, weight)
     rest = probs - one_hot
-    features = torch.cat([probs * x, probs], 1)  # (n, 2K, v): their products are the part s_j s_k of the Hessian
-    square, cross, plain = ((probs * factor).sum((0, 2)).diag() for factor in (x * x, x, torch.ones_like(x)))
+    features = torch.cat(
+        [probs * x, probs], 1
+    )  # (n, 2K, v): their products are the part s_j s_k of the Hessian
+    square, cross, plain = (
+        (probs * factor).sum((0, 2)).diag() for factor in (x * x, x, torch.ones_like(x))
+    )
     own = torch.cat([torch.cat([square, cross], 1), torch.cat([cross, plain], 1)])
     hess = own - torch.bmm(features, features.transpose(1, 2)).sum(0)
     nll = -(log_probs * one_hot).sum()
@@ -123,7 +142,11 @@ def _warnings(point: Point, of_temperature: tuple[str, ...], passes: int) -> lis
         found.append(f"the fit did not settle within {MAX_PASSES} passes")
     for k, (scale, bias) in enumerate(zip(*point.theta.reshape(2, -1).tolist(), strict=True)):
         if point.share[k] == 0:
-            found.append(f"class {k} has no voxel here: only the ridge holds its scale {scale:.3g} and bias {bias:.3g}")
+            found.append(
+                f"class {k} has no voxel here: only the ridge holds its scale {scale:.3g} and bias {bias:.3g}"
+            )
         elif not (0 < scale <= HIGHEST and abs(bias) <= HIGHEST):
-            found.append(f"class {k} ran away to scale {scale:.3g} and bias {bias:.3g}: only the ridge holds it")
+            found.append(
+                f"class {k} ran away to scale {scale:.3g} and bias {bias:.3g}: only the ridge holds it"
+            )
     return found

@@ -28,11 +28,15 @@ ORDER = (
 
 
 class InOrder(TyperGroup):
-    """Verbs in the order of a project, not in that of their files; those that `ORDER` does not know come last."""
+    """Verbs in the order of a project, not in that of their files; those that `ORDER` does not know
+    come last.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
-        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+        return sorted(
+            self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)
+        )
 
 
 app = typer.Typer(
@@ -44,7 +48,9 @@ app = typer.Typer(
     help="Calibrated medical image segmentation: from raw data to a report.",
     epilog="Example: segcal prepare hippocampus --from Task04_Hippocampus",
 )
-listing = typer.Typer(no_args_is_help=True, help="List what segcal knows.", epilog="Example: segcal list datasets")
+listing = typer.Typer(
+    no_args_is_help=True, help="List what segcal knows.", epilog="Example: segcal list datasets"
+)
 app.add_typer(listing, name="list")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -61,20 +67,34 @@ def main() -> None:
         print(f"segcal: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        remedy = "; make room, then run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        print(f"segcal: {error.filename or 'the system'}: {error.strerror or error}{remedy}", file=sys.stderr)
+        remedy = (
+            "; make room, then run the same command again"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else ""
+        )
+        print(
+            f"segcal: {error.filename or 'the system'}: {error.strerror or error}{remedy}",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
         remedy = "close what else uses it, or train with a smaller training.batch or network.width"
-        print(f"segcal: memory ran out ({(str(error).splitlines() or ['of Python'])[0]}); {remedy}", file=sys.stderr)
+        print(
+            f"segcal: memory ran out ({(str(error).splitlines() or ['of Python'])[0]}); {remedy}",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Torch has a class of its own for it on a GPU alone, and not in every version; the words are the same in all."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "can't allocate memory"))
+    """Torch has a class of its own for it on a GPU alone, and not in every version; the words are
+    the same in all.
+    """
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ("out of memory", "can't allocate memory")
+    )
 
 
 def _interrupted(*_: object) -> None:
@@ -83,7 +103,9 @@ def _interrupted(*_: object) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def version(shown: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def version(
+    shown: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     """Print the version if asked."""
     if shown:
         print(__version__)
@@ -95,7 +117,9 @@ def show(value: Any, table: Table, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
     else:
-        Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(table)  # a file has no width
+        Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(
+            table
+        )  # a file has no width
 
 
 def _without_nan(value: Any) -> Any:
@@ -110,5 +134,9 @@ def _without_nan(value: Any) -> Any:
 def bar(*columns: Any) -> Progress:
     """Progress goes to standard error."""
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True)
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
     )

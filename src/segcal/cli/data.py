@@ -25,7 +25,9 @@ def _numbers(text: str | None, kind: type = float) -> tuple[Any, ...] | None:
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"expected numbers with commas between them, such as 1,2,3; got {text!r}") from None
+        raise UserError(
+            f"expected numbers with commas between them, such as 1,2,3; got {text!r}"
+        ) from None
 
 
 @listing.command("datasets", epilog="Example: segcal list datasets --json")
@@ -35,9 +37,15 @@ def list_datasets(as_json: AsJson = False) -> None:
 
     table = Table("data set", "about", show_lines=True)
     for key, row in DATASETS.items():
-        where = f"segcal download {key}" if row.archive else row.homepage or "segcal prepare phantom"
+        where = (
+            f"segcal download {key}" if row.archive else row.homepage or "segcal prepare phantom"
+        )
         regions = f"; regions {', '.join(row.regions)}" if row.regions else ""
-        lines = [f"classes: {', '.join(row.classes)}{regions}", f"licence: {row.licence}", f"get it: {where}"]
+        lines = [
+            f"classes: {', '.join(row.classes)}{regions}",
+            f"licence: {row.licence}",
+            f"get it: {where}",
+        ]
         lines += [f"layout: {row.layout}", f"cite: {row.citation}"]
         table.add_row(key, Text("\n".join(lines), overflow="fold"))
     values = {
@@ -57,25 +65,41 @@ def list_datasets(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: segcal prepare my-organs --from Dataset123_MyOrgans --to cases")
 def prepare(
-    name: Annotated[str, typer.Argument(help="A known data set (segcal list datasets), or a name for your own.")],
-    source: Annotated[Path | None, typer.Option("--from", help="The raw data's folder, as downloaded.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="A known data set (segcal list datasets), or a name for your own.")
+    ],
+    source: Annotated[
+        Path | None, typer.Option("--from", help="The raw data's folder, as downloaded.")
+    ] = None,
     to: Annotated[Path, typer.Option(help="Where prepared data sets go.")] = Path("cases"),
     split: Annotated[
-        Path | None, typer.Option(help="A JSON file with lists train, val, test of case or patient ids.")
+        Path | None,
+        typer.Option(help="A JSON file with lists train, val, test of case or patient ids."),
     ] = None,
     patients: Annotated[
-        Path | None, typer.Option(help="A JSON object case: patient, where patients have several cases.")
+        Path | None,
+        typer.Option(help="A JSON object case: patient, where patients have several cases."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split (and of the phantom).")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = os.cpu_count() or 1,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave broken cases out and say which.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Replace what was prepared before.")] = False,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave broken cases out and say which.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Replace what was prepared before.")
+    ] = False,
     size: Annotated[str | None, typer.Option(help="Resize slices: height,width.")] = None,
     spacing: Annotated[str | None, typer.Option(help="Resample to voxels of z,y,x mm.")] = None,
-    crop: Annotated[str | None, typer.Option(help="Crop or pad about the centre to z,y,x voxels.")] = None,
+    crop: Annotated[
+        str | None, typer.Option(help="Crop or pad about the centre to z,y,x voxels.")
+    ] = None,
     window: Annotated[str | None, typer.Option(help="Clip intensities, e.g. CT: low,high.")] = None,
-    axis: Annotated[int | None, typer.Option(help="The array axis that slices are taken along (0 is z).")] = None,
-    keep_empty: Annotated[bool | None, typer.Option(help="Whether slices without foreground are trained on.")] = None,
+    axis: Annotated[
+        int | None, typer.Option(help="The array axis that slices are taken along (0 is z).")
+    ] = None,
+    keep_empty: Annotated[
+        bool | None, typer.Option(help="Whether slices without foreground are trained on.")
+    ] = None,
     cases: Annotated[int, typer.Option(help="phantom: how many cases.")] = 40,
     shape: Annotated[str, typer.Option(help="phantom: slices,height,width.")] = "16,64,64",
     as_json: AsJson = False,
@@ -113,7 +137,9 @@ def prepare(
     if as_json:
         show(facts | {"fresh": done.fresh}, Table(), as_json)
         return
-    print(f"{done.cases.root}: {facts['cases']} cases ({counts}), classes {', '.join(done.cases.classes)}")
+    print(
+        f"{done.cases.root}: {facts['cases']} cases ({counts}), classes {', '.join(done.cases.classes)}"
+    )
     print("prepared" if done.fresh else "already prepared; nothing to do")
 
 
@@ -126,7 +152,9 @@ def _triple(text: str) -> tuple[int, int, int]:
 
 @app.command(epilog="Example: segcal phantom acdc --to raw/acdc --cases 10")
 def phantom(
-    layout: Annotated[str, typer.Argument(help="The layout: acdc, brats, mrbrains, nnunet, msd, ...")],
+    layout: Annotated[
+        str, typer.Argument(help="The layout: acdc, brats, mrbrains, nnunet, msd, ...")
+    ],
     to: Annotated[Path, typer.Option(help="The folder to write into; it must be empty or new.")],
     cases: Annotated[int, typer.Option(help="How many cases.")] = 10,
     shape: Annotated[str, typer.Option(help="slices,height,width.")] = "16,64,64",
@@ -153,14 +181,18 @@ def phantom(
 
 @app.command(epilog="Example: segcal inspect cases/hippocampus --figure sheet.png")
 def inspect(
-    cases: Annotated[Path, typer.Argument(help="A prepared data set's folder, such as cases/hippocampus.")],
-    figure: Annotated[Path | None, typer.Option(help="Also draw a contact sheet here (png, pdf or svg).")] = None,
+    cases: Annotated[
+        Path, typer.Argument(help="A prepared data set's folder, such as cases/hippocampus.")
+    ],
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw a contact sheet here (png, pdf or svg).")
+    ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="How many cases the sheet shows.")] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a prepared data set, and what looks wrong with it."""
     from segcal.data.inspect import middle_slices, summary
-    from segcal.store import open_cases, save_figure
+    from segcal.folders import open_cases, save_figure
 
     found = open_cases(cases)
     facts = summary(found)
@@ -168,12 +200,19 @@ def inspect(
     patients = "not known" if facts["patients"] is None else facts["patients"]
     table.add_row("cases / patients / folds", f"{facts['cases']} / {patients} / {facts['folds']}")
     table.add_row("train / val / test", " / ".join(str(v) for v in facts["splits"].values()))
-    table.add_row("slices, rows, columns", Text(f"{facts['shape']['min']} to {facts['shape']['max']}"))
-    table.add_row("their spacing (mm)", Text(f"{facts['spacing']['min']} to {facts['spacing']['max']}"))
+    table.add_row(
+        "slices, rows, columns", Text(f"{facts['shape']['min']} to {facts['shape']['max']}")
+    )
+    table.add_row(
+        "their spacing (mm)", Text(f"{facts['spacing']['min']} to {facts['spacing']['max']}")
+    )
     for channel, limits in facts["intensity"].items():
         table.add_row(Text(f"intensity of {channel}"), f"{limits['min']:g} to {limits['max']:g}")
     for name, row in facts["classes"].items():
-        table.add_row(Text(f"class {name}"), f"{row['voxels']:,} voxels ({row['share']:.2%}) in {row['cases']} cases")
+        table.add_row(
+            Text(f"class {name}"),
+            f"{row['voxels']:,} voxels ({row['share']:.2%}) in {row['cases']} cases",
+        )
     for line in facts["warnings"]:
         table.add_row("[yellow]warning[/]", Text(line))
     if figure is not None:
@@ -181,7 +220,9 @@ def inspect(
         from segcal.figures import contact_sheet
 
         title = f"{found.name}: {facts['cases']} cases"
-        sheet = contact_sheet(middle_slices(found, n), found.classes, class_colours(len(found.classes)), title)
+        sheet = contact_sheet(
+            middle_slices(found, n), found.classes, class_colours(len(found.classes)), title
+        )
         save_figure(figure, sheet)
         table.add_row("contact sheet", Text(str(figure)))
     show(facts, table, as_json)
@@ -189,7 +230,9 @@ def inspect(
 
 @app.command(epilog="Example: segcal download hippocampus --to raw")
 def download(
-    name: Annotated[str, typer.Argument(help="A data set with an open address (segcal list datasets).")],
+    name: Annotated[
+        str, typer.Argument(help="A data set with an open address (segcal list datasets).")
+    ],
     to: Annotated[Path, typer.Option(help="Where raw data goes.")] = Path("raw"),
     as_json: AsJson = False,
 ) -> None:
@@ -206,5 +249,9 @@ def download(
         )
     with bar(DownloadColumn()) as shown:
         task = shown.add_task(f"downloading {name}", total=None)
-        folder = fetch(*row.archive, to, progress=lambda done, total: shown.update(task, completed=done, total=total))
+        folder = fetch(
+            *row.archive,
+            to,
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        )
     print(json.dumps({"folder": str(folder)}) if as_json else folder)

@@ -14,17 +14,30 @@ from segcal.hardware import before_torch
 
 @app.command(epilog="Example: segcal report runs/ce runs/mbls -o report.html")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    cases: Annotated[int, typer.Option(min=1, help="How many cases the slice viewer shows, at most.")] = 4,
-    no_viewer: Annotated[bool, typer.Option("--no-viewer", help="Leave the slice viewer out.")] = False,
-    published: Annotated[bool, typer.Option("--published", help="Put the paper's values beside, where it has any.")] = False,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    cases: Annotated[
+        int, typer.Option(min=1, help="How many cases the slice viewer shows, at most.")
+    ] = 4,
+    no_viewer: Annotated[
+        bool, typer.Option("--no-viewer", help="Leave the slice viewer out.")
+    ] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="Put the paper's values beside, where it has any.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the outcome of runs in one HTML file that opens anywhere: words, tables, figures, cases, provenance."""
+    """Show the outcome of runs in one HTML file that opens anywhere: words, tables, figures, cases,
+    provenance.
+    """
     before_torch()
+    from segcal.compare import read_results
     from segcal.report import build_report, check_target, save_report, summaries
-    from segcal.results import read_results
 
     check_target(out)
     results = read_results(runs)
@@ -35,7 +48,9 @@ def report(
             n_cases=cases,
             viewer=not no_viewer,
             published=published,
-            progress=lambda what, done, total: shown.update(task, description=what, completed=done, total=total),
+            progress=lambda what, done, total: shown.update(
+                task, description=what, completed=done, total=total
+            ),
         )
     save_report(out, html)
     size = out.stat().st_size

@@ -17,25 +17,51 @@ from segcal.study.watch import State, Watch
 
 GPUS = "GPUs of a cell, or a share of one, or 0; by default one where there are any, on a cluster none."
 LAST_OF = "A study with the same trainings, whose last epochs are taken instead of training again. May be repeated."
-SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # what a full table shows first
+SHOWN = (
+    "trains",
+    "scores",
+    "failed",
+    "waits",
+    "trained",
+    "finished",
+)  # what a full table shows first
 
 
 @app.command(epilog="Example: segcal study paper --data cases/acdc --out studies/acdc --workers 4")
 def study(
     plan: Annotated[str, typer.Argument(help="paper, quick, smoke, or a TOML file of your own.")],
-    data: Annotated[list[str] | None, typer.Option(help="A prepared data set's folder. May be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The study's folder; by default studies/PLAN-DATA.")] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Any key of the plan, such as network.width=8.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this section of the plan. May be repeated.")] = None,
-    cell: Annotated[list[str] | None, typer.Option(help="Only this cell, as --dry-run names it. May be repeated.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="A prepared data set's folder. May be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The study's folder; by default studies/PLAN-DATA.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any key of the plan, such as network.width=8."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this section of the plan. May be repeated.")
+    ] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this cell, as --dry-run names it. May be repeated."),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Run every cell with seeds 0 to N-1.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes here; by default as many as cores or GPUs allow.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes here; by default as many as cores or GPUs allow.")
+    ] = None,
     ray: Annotated[str, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = "",
-    cpus: Annotated[int | None, typer.Option("--cpus-per-cell", help="Threads of a cell; 1 unless the plan says.")] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option("--cpus-per-cell", help="Threads of a cell; 1 unless the plan says."),
+    ] = None,
     gpus: Annotated[float | None, typer.Option("--gpus-per-cell", help=GPUS)] = None,
     last_of: Annotated[list[Path] | None, typer.Option(help=LAST_OF)] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try cells again that failed.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and how long they will take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the cells and how long they will take.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Carry out a plan: many runs, settings chosen by validation, the chosen ones scored on test."""
@@ -48,19 +74,37 @@ def study(
     from segcal.study.runner import run_study
 
     parts = {"only": only or [], "names": cell or []}
-    wanted = read_plan(plan, data=data, overrides=sets or [], seeds=seeds, cpus=cpus, gpus=gpus, **parts)
+    wanted = read_plan(
+        plan, data=data, overrides=sets or [], seeds=seeds, cpus=cpus, gpus=gpus, **parts
+    )
     names = dict.fromkeys(Path(cell.settings.data).name for cell in wanted.cells)
     folder = out or Path("studies") / "-".join([wanted.name, *names])
     if dry_run:
-        _show_estimate(estimate(wanted, folder, workers=workers, ray=ray, last_of=last_of or [], watch=Board()), as_json)
+        _show_estimate(
+            estimate(
+                wanted, folder, workers=workers, ray=ray, last_of=last_of or [], watch=Board()
+            ),
+            as_json,
+        )
         return
     with Board() as board:
-        said = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, last_of=last_of or [], watch=board)
+        said = run_study(
+            wanted,
+            folder,
+            workers=workers,
+            ray=ray,
+            retry=retry,
+            last_of=last_of or [],
+            watch=board,
+        )
     _show_outcome(said, as_json)
     for name, error in said["failed"].items():
         print(f"segcal: failed: {name}: {error}", file=sys.stderr)
     for name in said["undecided"]:
-        print(f"segcal: not run: {name} waits for a setting that none was finished for", file=sys.stderr)
+        print(
+            f"segcal: not run: {name} waits for a setting that none was finished for",
+            file=sys.stderr,
+        )
     if said["failed"] or said["undecided"]:
         raise typer.Exit(1)
 
@@ -68,18 +112,24 @@ def study(
 def _show_outcome(said: dict[str, Any], as_json: bool) -> None:
     table = Table("method", "tried: validation DSC", "chosen", "runs", title=said["out"])
     for row in said["contenders"]:
-        tried = ", ".join(f"{text or 'as is'}: {_number(dice)}" for text, dice in row["tried"].items())
+        tried = ", ".join(
+            f"{text or 'as is'}: {_number(dice)}" for text, dice in row["tried"].items()
+        )
         chosen = "none finished" if row["chosen"] is None else row["chosen"] or "as is"
         table.add_row(row["label"], tried, chosen, str(len(row["runs"])))
     show(said, table, as_json)
 
 
 def _show_estimate(said: dict[str, Any], as_json: bool) -> None:
-    table = Table("cell", "sections", "state", "epochs", "time", title=f"{len(said['cells'])} cells")
+    table = Table(
+        "cell", "sections", "state", "epochs", "time", title=f"{len(said['cells'])} cells"
+    )
     for row in said["cells"]:
         state = "waits for a choice" if row["waits"] else row["status"]
         epochs = f"{row['epoch']}/{row['epochs']}"
-        table.add_row(row["cell"], ", ".join(row["sections"]), state, epochs, _duration(row["seconds"]))
+        table.add_row(
+            row["cell"], ", ".join(row["sections"]), state, epochs, _duration(row["seconds"])
+        )
     table.add_row("scores and calibrators of the chosen", "", "", "", _duration(said["finish"]))
     table.add_row(f"all, with {said['workers']} at a time", "", "", "", _duration(said["total"]))
     show(said, table, as_json)
@@ -148,7 +198,9 @@ def board_title(states: Mapping[str, State], slots: int) -> str:
 
 
 def _left(states: Mapping[str, State], slots: int) -> str:
-    """The time of training that is left; a cell that waits is taken to be like the mean of those that do not."""
+    """The time of training that is left; a cell that waits is taken to be like the mean of those
+    that do not.
+    """
     known = [state.seconds for state in states.values() if state.seconds]
     if not known:
         return "starting"

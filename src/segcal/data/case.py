@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segcal.data.catalog import Recipe, Source
 from segcal.data.images import Grid, companions, from_array, on_grid, read_channels, read_single
 from segcal.data.readers import RawCase
-from segcal.store import IGNORED, array_path, fingerprint, sha256
+from segcal.folders import IGNORED, array_path, fingerprint, sha256
 from segcal.types import UserError
 
 T = TypeVar("T")
@@ -22,19 +22,28 @@ T = TypeVar("T")
 def prepare_case(
     raw: RawCase, source: Source, recipe: Recipe, orientation: str | None, root: Path, folder: Path
 ) -> dict[str, Any]:
-    """Write `<id>.image.npy` and `<id>.label.npy` into `folder`; return the case's record for `cases.json`."""
+    """Write `<id>.image.npy` and `<id>.label.npy` into `folder`; return the case's record for
+    `cases.json`.
+    """
     files = fingerprints(raw, root)
     images = read_images(raw.images, source.channels)
     label = _label(raw, source)
     original = Grid.of(images[0])
     if label.GetSize() != images[0].GetSize():
         shapes = f"{label.GetSize()} and {images[0].GetSize()}"
-        raise UserError(f"{raw.labels[0]} and {raw.images[0]} have different sizes {shapes}; a label map must fit its image")
+        raise UserError(
+            f"{raw.labels[0]} and {raw.images[0]} have different sizes {shapes}; a label map must fit its image"
+        )
     same_place = Grid.of(label).close_to(original)
     label.CopyInformation(images[0])
-    ranges = [(float(values.min()), float(values.max())) for values in map(sitk.GetArrayViewFromImage, images)]
+    ranges = [
+        (float(values.min()), float(values.max()))
+        for values in map(sitk.GetArrayViewFromImage, images)
+    ]
     image_array, grid = prepared_image(images, recipe, orientation)
-    label_array = sitk.GetArrayFromImage(on_grid(oriented(label, orientation, recipe.axis), grid, labels=True))  # (D, H, W)
+    label_array = sitk.GetArrayFromImage(
+        on_grid(oriented(label, orientation, recipe.axis), grid, labels=True)
+    )  # (D, H, W)
     digests, sizes = {}, {}
     for kind, array in (("image", image_array), ("label", label_array)):
         path = array_path(folder, raw.id, kind)
@@ -64,10 +73,16 @@ def prepare_case(
 def fingerprints(raw: RawCase, root: Path) -> dict[str, dict[str, Any]]:
     """Every file that a case comes from, the data files of `.mhd` headers included."""
     paths = [*raw.images, *raw.labels]
-    return {str(path.relative_to(root)): fingerprint(path) for p in paths for path in (p, *companions(p))}
+    return {
+        str(path.relative_to(root)): fingerprint(path)
+        for p in paths
+        for path in (p, *companions(p))
+    }
 
 
-def prepared_image(images: list[sitk.Image], recipe: Recipe, orientation: str | None) -> tuple[NDArray[np.float32], Grid]:
+def prepared_image(
+    images: list[sitk.Image], recipe: Recipe, orientation: str | None
+) -> tuple[NDArray[np.float32], Grid]:
     """Channels on one grid -> the array (D, C, H, W) that a network sees, and the grid it lies on."""
     turned = [oriented(scaled(image, recipe.window), orientation, recipe.axis) for image in images]
     grid = target_grid(Grid.of(turned[0]), recipe)
@@ -88,7 +103,9 @@ def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk
     images = []
     for path, image in parts:
         if image.GetSize() != first.GetSize():
-            raise UserError(f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()}; channels must align")
+            raise UserError(
+                f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()}; channels must align"
+            )
         if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
             raise UserError(
                 f"{path} and {paths[0]} have different spacing, origin or direction; resample one to the other's grid, "
@@ -109,7 +126,9 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
     if source.masks:
         shapes = {array.shape for array in arrays}
         if len(shapes) > 1:
-            raise UserError(f"{raw.labels[0]} and the other masks of its case have different sizes {sorted(shapes)}")
+            raise UserError(
+                f"{raw.labels[0]} and the other masks of its case have different sizes {sorted(shapes)}"
+            )
         values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
     else:
         codes = {0: 0} | (dict(raw.codes) if raw.codes is not None else source.label_codes())
@@ -132,7 +151,9 @@ def _recoded(array: NDArray[Any], codes: Mapping[int, int], path: Path) -> NDArr
 
 
 def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
-    """Intensities to [0, 1], from the volume's own range or a window; a constant image becomes zeros."""
+    """Intensities to [0, 1], from the volume's own range or a window; a constant image becomes
+    zeros.
+    """
     values = sitk.GetArrayFromImage(image).astype(np.float64)
     low, high = window if window is not None else (values.min(), values.max())
     scaled = np.clip((values - low) / (high - low), 0, 1) if high > low else np.zeros_like(values)
@@ -140,7 +161,9 @@ def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
 
 
 def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
-    """Turned, without interpolation, to an orientation code, and with the slicing axis first in array order."""
+    """Turned, without interpolation, to an orientation code, and with the slicing axis first in
+    array order.
+    """
     if orientation is not None and _code(Grid.of(image)) != orientation:
         image = sitk.DICOMOrient(image, orientation)
     if axis:
@@ -156,7 +179,9 @@ def _code(grid: Grid) -> str:
 
 
 def target_grid(grid: Grid, recipe: Recipe) -> Grid:
-    """The grid that a recipe asks for. Recipes are in the order of a file's array, grids turned and in SimpleITK's order."""
+    """The grid that a recipe asks for. Recipes are in the order of a file's array, grids turned and
+    in SimpleITK's order.
+    """
     if recipe.spacing is not None:
         grid = grid.with_spacing(_turned(recipe.spacing, recipe.axis)[::-1])
     if recipe.size is not None:

@@ -1,4 +1,5 @@
-"""A row per data set: how it is read, what its labels mean, how it is prepared and split, and where to get it.
+"""A row per data set: how it is read, what its labels mean, how it is prepared and split, and where
+to get it.
 
 What the paper leaves open is decided here and marked "ours".
 """
@@ -15,8 +16,8 @@ from segcal.data.readers import Reader
 from segcal.types import UserError, check_range
 
 COLOURS = ("#87D936", "#8080FF", "#FF80DF", "#B2FFD9", "#FFFF00", "#30BF54", "#FFFFB2", "#86BFB1")
-"""Class colours: bright, to show on grey images; far from each other, also to colour-blind readers, and from the colours
-that figures give to methods. They repeat after eight."""
+"""Class colours: bright, to show on grey images; far from each other, also to colour-blind readers,
+and from the colours that figures give to methods. They repeat after eight."""
 
 
 def class_colours(n_classes: int) -> list[str]:
@@ -30,12 +31,16 @@ def class_colours(n_classes: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What preparation does to every case, in the order of its file's array (z, y, x). `None` leaves things as they are."""
+    """What preparation does to every case, in the order of its file's array (z, y, x). `None`
+    leaves things as they are.
+    """
 
     spacing: tuple[float, float, float] | None = None  # resample to this voxel size, in mm
     size: tuple[int, int] | None = None  # resize every slice to this height and width
     crop: tuple[int, int, int] | None = None  # crop or pad to this shape about the centre
-    window: tuple[float, float] | None = None  # clip intensities (CT, in HU) instead of using the volume's own range
+    window: tuple[float, float] | None = (
+        None  # clip intensities (CT, in HU) instead of using the volume's own range
+    )
     axis: int = 0  # the axis that slices are taken along
     keep_empty: bool = True  # whether slices without foreground are trained on
 
@@ -46,14 +51,20 @@ class Source:
 
     reader: Reader
     classes: tuple[str, ...]  # foreground; label 1 is the first
-    codes: Mapping[int, int] | None = None  # raw label -> class (0 background); None: labels are the classes already
+    codes: Mapping[int, int] | None = (
+        None  # raw label -> class (0 background); None: labels are the classes already
+    )
     ignore: int | None = None  # the raw label of voxels to ignore
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # named unions of classes
     channels: tuple[str, ...] = ("image",)
     patients_named: bool = True  # whether file names tell which cases are of one patient
     masks: bool = False  # label files are masks (anything above 0) of one object, to be merged
     recipe: Recipe = field(default_factory=Recipe)
-    split: tuple[int, int, int] = (70, 10, 20)  # patients in train, val, test; proportions where the count differs
+    split: tuple[int, int, int] = (
+        70,
+        10,
+        20,
+    )  # patients in train, val, test; proportions where the count differs
     leave_one_out: bool = False
     layout: str = ""
     licence: str = ""
@@ -63,7 +74,11 @@ class Source:
 
     def label_codes(self) -> dict[int, int]:
         """Every raw label that may occur, with its class."""
-        return dict(self.codes) if self.codes is not None else {k: k for k in range(len(self.classes) + 1)}
+        return (
+            dict(self.codes)
+            if self.codes is not None
+            else {k: k for k in range(len(self.classes) + 1)}
+        )
 
 
 _MSD = "Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9"
@@ -111,7 +126,9 @@ DATASETS: dict[str, Source] = {
         codes={0: 0, 1: 1, 2: 2, 4: 3},
         regions={"TC": (1, 3), "ET": (3,), "WT": (1, 2, 3)},
         channels=readers.BRATS_CHANNELS,
-        recipe=Recipe(spacing=(1.0, 1.0, 1.0), keep_empty=False),  # ours: 1 mm, which the official files have
+        recipe=Recipe(
+            spacing=(1.0, 1.0, 1.0), keep_empty=False
+        ),  # ours: 1 mm, which the official files have
         split=(235, 35, 65),
         layout="{HGG,LGG}/BraTS19_XXX_1/BraTS19_XXX_1_{flair,t1,t1ce,t2,seg}.nii.gz",
         licence="on request, for research",
@@ -176,7 +193,9 @@ DATASETS: dict[str, Source] = {
 
 
 def source_of(name: str, root: Path) -> Source:
-    """The catalog's row of that name; for any other name, a row made from the folder's own `dataset.json`."""
+    """The catalog's row of that name; for any other name, a row made from the folder's own
+    `dataset.json`.
+    """
     if name in DATASETS:
         return DATASETS[name]
     if not (root / "dataset.json").is_file():
@@ -192,19 +211,29 @@ def source_of(name: str, root: Path) -> Source:
         return _own(readers.nnunet, root, values, values["channel_names"])
     if "training" in values:
         return _own(readers.decathlon, root, values, values.get("modality", {"0": "image"}))
-    raise UserError(f"{root / 'dataset.json'} has neither channel_names (nnU-Net v2) nor training (Decathlon)")
+    raise UserError(
+        f"{root / 'dataset.json'} has neither channel_names (nnU-Net v2) nor training (Decathlon)"
+    )
 
 
 def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     """A row's recipe with a user's changes (those that are not None), checked."""
     try:
-        recipe = replace(recipe, **{key: value for key, value in overrides.items() if value is not None})
+        recipe = replace(
+            recipe, **{key: value for key, value in overrides.items() if value is not None}
+        )
     except TypeError:
-        raise UserError(f"unknown setting in {sorted(overrides)}; choose from {', '.join(asdict(recipe))}") from None
+        raise UserError(
+            f"unknown setting in {sorted(overrides)}; choose from {', '.join(asdict(recipe))}"
+        ) from None
     for key in ("spacing", "size", "crop"):
         values = getattr(recipe, key)
-        if values is not None and (len(values) != (2 if key == "size" else 3) or not all(v > 0 for v in values)):
-            raise UserError(f"{key} must be {2 if key == 'size' else 3} positive numbers; got {values}")
+        if values is not None and (
+            len(values) != (2 if key == "size" else 3) or not all(v > 0 for v in values)
+        ):
+            raise UserError(
+                f"{key} must be {2 if key == 'size' else 3} positive numbers; got {values}"
+            )
     if recipe.window is not None and not recipe.window[0] < recipe.window[1]:
         raise UserError(f"window must be two rising numbers; got {recipe.window}")
     check_range("axis", recipe.axis, 0, 2)
@@ -212,29 +241,43 @@ def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
 
 
 def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> Source:
-    """A user's own data set. Labels are `name: number` or `name: [numbers]` (nnU-Net), or `number: name` (Decathlon)."""
+    """A user's own data set. Labels are `name: number` or `name: [numbers]` (nnU-Net), or `number:
+    name` (Decathlon).
+    """
     labels = values.get("labels")
     if not isinstance(labels, dict) or not isinstance(channels, dict) or not channels:
-        raise UserError(f"{root / 'dataset.json'} must have labels and channels (channel_names or modality) as objects")
+        raise UserError(
+            f"{root / 'dataset.json'} must have labels and channels (channel_names or modality) as objects"
+        )
     try:
         if all(str(key).isdigit() for key in labels):
             labels = {str(name): int(key) for key, name in labels.items()}
-        parts = {name: tuple(map(int, v if isinstance(v, list) else [v])) for name, v in labels.items()}
+        parts = {
+            name: tuple(map(int, v if isinstance(v, list) else [v])) for name, v in labels.items()
+        }
     except (TypeError, ValueError):
-        raise UserError(f"{root / 'dataset.json'}: labels must be whole numbers or lists of them; got {labels}") from None
+        raise UserError(
+            f"{root / 'dataset.json'}: labels must be whole numbers or lists of them; got {labels}"
+        ) from None
     if not all(str(key).isdigit() for key in channels):
-        raise UserError(f'{root / "dataset.json"}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
+        raise UserError(
+            f'{root / "dataset.json"}: channels must be numbered, as in {{"0": "CT"}}; got {channels}'
+        )
     ignore = parts.pop("ignore", (None,))[0]
     used = sorted({value for v in parts.values() for value in v} - {0})
     if len(used) >= 255:
-        raise UserError(f"{root / 'dataset.json'} names {len(used)} foreground labels; at most 254 can be stored")
+        raise UserError(
+            f"{root / 'dataset.json'} names {len(used)} foreground labels; at most 254 can be stored"
+        )
     if not used:
         raise UserError(f"{root / 'dataset.json'} names no foreground label; got {labels}")
     codes = {0: 0} | {raw: k for k, raw in enumerate(used, start=1)}
     single = {v[0]: name for name, v in parts.items() if len(v) == 1}
     # Once a label is a list, nnU-Net takes all of them for regions, the numbers among them too.
     by_region = any(isinstance(v, list) for v in labels.values())
-    regions = {name: tuple(codes[raw] for raw in v) for name, v in parts.items() if by_region and v != (0,)}
+    regions = {
+        name: tuple(codes[raw] for raw in v) for name, v in parts.items() if by_region and v != (0,)
+    }
     return Source(
         reader,
         classes=tuple(single.get(raw, f"label {raw}") for raw in used),

@@ -1,4 +1,6 @@
-"""Fetch an open data set: resumable, checked against its digest, and unpacked without leaving the target folder."""
+"""Fetch an open data set: resumable, checked against its digest, and unpacked without leaving the
+target folder.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,28 @@ HANDLERS: tuple[type[request.BaseHandler], ...] = (
     *(request.ProxyHandler, request.HTTPHandler, request.HTTPSHandler, request.UnknownHandler),
     *(request.HTTPRedirectHandler, request.HTTPErrorProcessor, request.HTTPDefaultErrorHandler),
 )
-UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
+UNREADABLE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,
+)
 
 Progress = Callable[[int, int | None], None]
 
 
-def download(url: str, archive_digest: str, target: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch an archive, check its digest (`md5:…` or `sha256:…`) and unpack it; returns the folder with its content.
+def download(
+    url: str, archive_digest: str, target: Path, *, progress: Progress | None = None
+) -> Path:
+    """Fetch an archive, check its digest (`md5:…` or `sha256:…`) and unpack it; returns the folder
+    with its content.
 
-    The folder is `target` / the archive's name without its ending; if it is there already, nothing is done. An archive that
-    was put into `target` by hand is used as it is. An interrupted download stays as `<name>.part` and is resumed.
-    `progress` is told the bytes so far and in all, where the server says.
-    """
+    The folder is `target` / the archive's name without its ending; if it is there already, nothing
+    is done. An archive that was put into `target` by hand is used as it is. An interrupted download
+    stays as `<name>.part` and is resumed. `progress` is told the bytes so far and in all, where the
+    server says."""
     job = _job(url, archive_digest, target)
     try:
         if job.folder.is_dir() and any(job.folder.iterdir()):
@@ -60,9 +72,13 @@ def download(url: str, archive_digest: str, target: Path, *, progress: Progress 
             job.part.unlink()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"the disk of {target} is full; make room and run again to resume") from None
+            raise UserError(
+                f"the disk of {target} is full; make room and run again to resume"
+            ) from None
         where, why = error.filename or target, error.strerror or error
-        raise UserError(f"cannot write {where} ({why}); make it writable or choose another folder") from None
+        raise UserError(
+            f"cannot write {where} ({why}); make it writable or choose another folder"
+        ) from None
     return job.folder
 
 
@@ -108,11 +124,15 @@ def _job(url: str, archive_digest: str, target: Path) -> _Job:
         raise UserError(f"only http and https addresses can be downloaded; got {url!r}")
     name = PureWindowsPath(unquote(parts.path)).name  # so that neither kind of slash is left in it
     if not name.endswith(SUFFIXES) or name.startswith("."):
-        raise UserError(f"the address must name an archive ending in {', '.join(SUFFIXES)}; got {url!r}")
+        raise UserError(
+            f"the address must name an archive ending in {', '.join(SUFFIXES)}; got {url!r}"
+        )
     algorithm, _, expected = archive_digest.partition(":")
     check_choice("digest", algorithm, tuple(DIGITS))
     if not re.fullmatch(f"[0-9a-fA-F]{{{DIGITS[algorithm]}}}", expected):
-        raise UserError(f"{algorithm} must be {DIGITS[algorithm]} hexadecimal digits; got {expected!r}")
+        raise UserError(
+            f"{algorithm} must be {DIGITS[algorithm]} hexadecimal digits; got {expected!r}"
+        )
     return _Job(url, algorithm, expected.lower(), target / name)
 
 
@@ -125,7 +145,8 @@ def _check_by_hand(job: _Job) -> None:
         )
 
 
-# Fetching -------------------------------------------------------------------------------------------------------------
+# Fetching
+# -------------------------------------------------------------------------------------------------------------
 
 
 def _fetch(job: _Job, progress: Progress) -> None:
@@ -142,7 +163,9 @@ def _fetch(job: _Job, progress: Progress) -> None:
             have += len(block)
             progress(have, total)
     if total is not None and have < total:  # http.client takes a closed connection for the end
-        raise UserError(f"the connection was lost after {have} of {total} bytes; run again to resume, or {job.by_hand}")
+        raise UserError(
+            f"the connection was lost after {have} of {total} bytes; run again to resume, or {job.by_hand}"
+        )
     found = job.digest(job.part)
     if found != job.expected:
         job.part.unlink()
@@ -159,25 +182,40 @@ def _block(job: _Job, response: http.client.HTTPResponse) -> bytes:
 
 @contextmanager
 def _network(job: _Job) -> Iterator[None]:
-    """Errors of the network as sentences. Disk errors have the same types, so only calls to the network go in here."""
+    """Errors of the network as sentences. Disk errors have the same types, so only calls to the
+    network go in here.
+    """
     try:
         yield
     except HTTPError as error:
         error.close()
         remedy = f"run again later, or get the archive elsewhere and put it at {job.archive}"
         raise UserError(f"{job.url} answered {error.code} {error.reason}; {remedy}") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that cannot be sent
-        host, reason = urlsplit(job.url).hostname, str(getattr(error, "reason", error)) or type(error).__name__
-        raise UserError(f"the connection to {host} failed ({reason}); run again to resume, or {job.by_hand}") from None
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+    ) as error:  # ValueError: an address that cannot be sent
+        host, reason = (
+            urlsplit(job.url).hostname,
+            str(getattr(error, "reason", error)) or type(error).__name__,
+        )
+        raise UserError(
+            f"the connection to {host} failed ({reason}); run again to resume, or {job.by_hand}"
+        ) from None
 
 
 def _answer(url: str, have: int) -> tuple[http.client.HTTPResponse, int, int | None]:
-    """The server's answer, the byte it starts from (`have`, or 0 where it cannot resume) and the size of the whole."""
+    """The server's answer, the byte it starts from (`have`, or 0 where it cannot resume) and the
+    size of the whole.
+    """
     if have:
         try:
             response = _request(url, have)
         except HTTPError as error:
-            if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # more is here than there: not the same file
+            if (
+                error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+            ):  # more is here than there: not the same file
                 raise
             error.close()
         else:
@@ -194,11 +232,16 @@ def _request(url: str, start: int) -> http.client.HTTPResponse:
     for handler in HANDLERS:
         opener.add_handler(handler())
     headers = {"User-Agent": "segcal", **({"Range": f"bytes={start}-"} if start else {})}
-    return cast(http.client.HTTPResponse, opener.open(request.Request(url, headers=headers), timeout=TIMEOUT))
+    return cast(
+        http.client.HTTPResponse,
+        opener.open(request.Request(url, headers=headers), timeout=TIMEOUT),
+    )
 
 
 def _extent(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
-    """The byte that an answer starts from, None if it does not fit together, and the size of the whole if told."""
+    """The byte that an answer starts from, None if it does not fit together, and the size of the
+    whole if told.
+    """
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return 0, response.length
     told = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", response.headers.get("Content-Range", ""))
@@ -210,7 +253,8 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int | None, int | None]
     return (start if fits else None), total
 
 
-# Unpacking ------------------------------------------------------------------------------------------------------------
+# Unpacking
+# ------------------------------------------------------------------------------------------------------------
 
 
 class _Member(NamedTuple):
@@ -240,7 +284,9 @@ def _extract(archive: Path, folder: Path) -> None:
         (inner if content == [inner] and inner.is_dir() else temporary).replace(folder)
     except UNREADABLE as error:
         why = str(error).partition("\n")[0]  # tarfile goes on with a list
-        raise UserError(f"{archive} is not a readable archive ({why}); nothing was extracted, delete it") from None
+        raise UserError(
+            f"{archive} is not a readable archive ({why}); nothing was extracted, delete it"
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -250,28 +296,40 @@ def _opened(archive: Path) -> Iterator[list[_Member]]:
     if archive.name.removesuffix(".part").endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
             yield [
-                _Member(info.filename, info.is_dir(), _is_plain(info), partial(file.open, info)) for info in file.infolist()
+                _Member(info.filename, info.is_dir(), _is_plain(info), partial(file.open, info))
+                for info in file.infolist()
             ]
     else:
         with tarfile.open(archive) as tar:
             yield [
-                _Member(info.name, info.isdir(), info.isreg(), cast(Callable[[], IO[bytes]], partial(tar.extractfile, info)))
+                _Member(
+                    info.name,
+                    info.isdir(),
+                    info.isreg(),
+                    cast(Callable[[], IO[bytes]], partial(tar.extractfile, info)),
+                )
                 for info in tar.getmembers()
             ]
 
 
 def _is_plain(info: zipfile.ZipInfo) -> bool:
-    return stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)  # 0: made on a system without such modes
+    return stat.S_IFMT(info.external_attr >> 16) in (
+        0,
+        stat.S_IFREG,
+    )  # 0: made on a system without such modes
 
 
 def _check(archive: Path, member: _Member) -> None:
     """Raise unless a member is a plain file or folder that stays inside."""
-    # Links are refused wherever they point: a chain of links that each stay inside can lead outside.
+    # Links are refused wherever they point: a chain of links that each stay inside can lead
+    # outside.
     stays = not _leaves(member.name)
     if stays and (member.is_folder or member.is_file):
         return
     fault = "is neither a file nor a folder" if stays else "would be written outside its folder"
-    raise UserError(f"{archive} is unsafe: {member.name!r} {fault}; nothing was extracted, delete the archive")
+    raise UserError(
+        f"{archive} is unsafe: {member.name!r} {fault}; nothing was extracted, delete the archive"
+    )
 
 
 def _leaves(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Images in and out through SimpleITK, and the grids that say where their voxels lie.
 
-Everything is a 3D image: a 2D one becomes a volume of one slice, a 4D one several channels. Resizing, cropping, padding and
-resampling are one operation, a move to another grid, so that going back is the same operation the other way.
-"""
+Everything is a 3D image: a 2D one becomes a volume of one slice, a 4D one several channels.
+Resizing, cropping, padding and resampling are one operation, a move to another grid, so that going
+back is the same operation the other way."""
 
 from __future__ import annotations
 
@@ -49,21 +49,35 @@ class Grid:
         return {key: list(value) for key, value in asdict(self).items()}
 
     def close_to(self, other: Grid, *, apart: float = 1e-2) -> bool:
-        """Whether both place every voxel alike, to a hundredth of a voxel; first voxels may be `apart` voxels away."""
+        """Whether both place every voxel alike, to a hundredth of a voxel; first voxels may be
+        `apart` voxels away.
+        """
         near = [
             np.allclose(a, b, rtol=0, atol=voxels * min(self.spacing))
-            for a, b, voxels in ((self.spacing, other.spacing, 1e-2), (self.origin, other.origin, apart))
+            for a, b, voxels in (
+                (self.spacing, other.spacing, 1e-2),
+                (self.origin, other.origin, apart),
+            )
         ]
-        return self.size == other.size and all(near) and np.allclose(self.direction, other.direction, rtol=0, atol=1e-3)
+        return (
+            self.size == other.size
+            and all(near)
+            and np.allclose(self.direction, other.direction, rtol=0, atol=1e-3)
+        )
 
     def with_spacing(self, spacing: tuple[float, ...]) -> Grid:
         """The same field of view with other voxels (x, y, z); sizes are rounded."""
-        size = tuple(max(1, round(n * old / new)) for n, old, new in zip(self.size, self.spacing, spacing, strict=True))
+        size = tuple(
+            max(1, round(n * old / new))
+            for n, old, new in zip(self.size, self.spacing, spacing, strict=True)
+        )
         return self._moved(size, spacing)
 
     def with_size(self, size: tuple[int, ...]) -> Grid:
         """The same field of view with another number of voxels (x, y, z)."""
-        return self._moved(size, tuple(n * s / m for n, s, m in zip(self.size, self.spacing, size, strict=True)))
+        return self._moved(
+            size, tuple(n * s / m for n, s, m in zip(self.size, self.spacing, size, strict=True))
+        )
 
     def centred(self, size: tuple[int, ...]) -> Grid:
         """Cropped or padded to a size (x, y, z) about the centre, by whole voxels."""
@@ -83,7 +97,9 @@ class Grid:
 def read(path: Path) -> sitk.Image:
     """Any whole image that SimpleITK reads."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder where an image file is expected; turn a DICOM series into a NIfTI file first")
+        raise UserError(
+            f"{path} is a folder where an image file is expected; turn a DICOM series into a NIfTI file first"
+        )
     if not path.is_file():
         raise UserError(f"{path} is missing")
     try:
@@ -104,9 +120,13 @@ def companions(path: Path) -> list[Path]:
     if path.suffix.lower() not in (".mhd", ".nhdr") or not path.is_file():
         return []
     names = re.findall(
-        r"^(?:ElementDataFile|data ?file)\s*[=:]\s*(\S.*?)\s*$", path.read_text(errors="replace"), re.M | re.I
+        r"^(?:ElementDataFile|data ?file)\s*[=:]\s*(\S.*?)\s*$",
+        path.read_text(errors="replace"),
+        re.M | re.I,
     )
-    return [path.with_name(name) for name in names if "/" not in name and path.with_name(name).is_file()]
+    return [
+        path.with_name(name) for name in names if "/" not in name and path.with_name(name).is_file()
+    ]
 
 
 def _is_nifti(path: Path, image: sitk.Image) -> bool:
@@ -114,7 +134,9 @@ def _is_nifti(path: Path, image: sitk.Image) -> bool:
 
 
 def _complete(path: Path, image: sitk.Image) -> bool:
-    """Whether a NIfTI file holds as many bytes as its header says; ITK fills what is missing without a word."""
+    """Whether a NIfTI file holds as many bytes as its header says; ITK fills what is missing
+    without a word.
+    """
     if not _is_nifti(path, image):
         return True
     n_bytes = math.prod(image.GetSize()) * int(image.GetMetaData("bitpix")) // 8
@@ -123,19 +145,25 @@ def _complete(path: Path, image: sitk.Image) -> bool:
         return path.stat().st_size >= expected
     with path.open("rb") as file:
         file.seek(-4, os.SEEK_END)
-        length = int.from_bytes(file.read(4), "little")  # of the content, modulo 2^32, if the stream is whole
+        length = int.from_bytes(
+            file.read(4), "little"
+        )  # of the content, modulo 2^32, if the stream is whole
     # The slow way is for streams of several parts, which end in the length of the last one.
     return length == expected % (1 << 32) or sum(map(len, _content(path))) >= expected
 
 
 def _has_nan(path: Path, image: sitk.Image) -> bool:
-    """Whether a volume has values that are no numbers; ITK turns those of NIfTI files into zeros, so the file is asked."""
+    """Whether a volume has values that are no numbers; ITK turns those of NIfTI files into zeros,
+    so the file is asked.
+    """
     if not _is_nifti(path, image):
         return not bool(np.isfinite(sitk.GetArrayViewFromImage(image)).all())
     kind = {"16": "f4", "64": "f8"}.get(image.GetMetaData("datatype"))
     if kind is None:
         return False
-    order = "<" if int.from_bytes(next(_content(path))[:4], "little") in (348, 540) else ">"  # the header's own length
+    order = (
+        "<" if int.from_bytes(next(_content(path))[:4], "little") in (348, 540) else ">"
+    )  # the header's own length
     n_bytes = math.prod(image.GetSize()) * int(image.GetMetaData("bitpix")) // 8
     for block in _content(path, skip=int(float(image.GetMetaData("vox_offset")))):
         if not np.isfinite(np.frombuffer(block[: max(n_bytes, 0)], order + kind)).all():
@@ -158,14 +186,20 @@ def _content(path: Path, skip: int = 0) -> Iterator[bytes]:
 def read_channels(path: Path, n_channels: int = 1) -> list[sitk.Image]:
     """The channels of an image file, each 3D: those of a 4D file, or the components of its voxels.
 
-    The colours of a single slice become grey unless that many channels are expected; alpha is left out.
-    """
+    The colours of a single slice become grey unless that many channels are expected; alpha is left
+    out."""
     image = read(path)
     n_parts = image.GetNumberOfComponentsPerPixel()
-    parts = [sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in range(n_parts)] if n_parts > 1 else [image]
+    parts = (
+        [sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in range(n_parts)]
+        if n_parts > 1
+        else [image]
+    )
     flat = image.GetDimension() == 2 or image.GetSize()[2:] == (1,)
     if n_parts in (2, 3, 4) and n_parts != n_channels and flat:
-        parts = [0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] if n_parts > 2 else parts[0]]
+        parts = [
+            0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] if n_parts > 2 else parts[0]
+        ]
     if image.GetDimension() == 2:
         return [sitk.JoinSeries([part]) for part in parts]
     if image.GetDimension() == 4:
@@ -182,7 +216,9 @@ def read_single(path: Path) -> sitk.Image:
 
 
 def orientation(path: Path) -> str | None:
-    """The anatomical orientation code of a 3D image, such as LPS, from its header; `None` if it has none."""
+    """The anatomical orientation code of a 3D image, such as LPS, from its header; `None` if it has
+    none.
+    """
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:
@@ -198,14 +234,18 @@ def orientation(path: Path) -> str | None:
 
 
 def on_grid(image: sitk.Image, grid: Grid, *, labels: bool) -> sitk.Image:
-    """An image moved to another grid: nearest neighbour for labels, linear for intensities, 0 outside."""
+    """An image moved to another grid: nearest neighbour for labels, linear for intensities, 0
+    outside.
+    """
     if Grid.of(image) == grid:
         return image
     target = sitk.Image([int(n) for n in grid.size], image.GetPixelID())
     target.SetSpacing(grid.spacing)
     target.SetOrigin(grid.origin)
     target.SetDirection(grid.direction)
-    return sitk.Resample(image, target, sitk.Transform(), sitk.sitkNearestNeighbor if labels else sitk.sitkLinear, 0)
+    return sitk.Resample(
+        image, target, sitk.Transform(), sitk.sitkNearestNeighbor if labels else sitk.sitkLinear, 0
+    )
 
 
 def from_array(array: NDArray[Any], grid: Grid) -> sitk.Image:

@@ -1,4 +1,6 @@
-"""What is in a prepared data set, and what looks wrong with it. Reads `cases.json` alone, so it is instant."""
+"""What is in a prepared data set, and what looks wrong with it. Reads `cases.json` alone, so it is
+instant.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.data.orientation import edges, turned
-from segcal.store import CaseSet
+from segcal.folders import CaseSet
 
 PLAIN = (".png", ".jpg", ".jpeg", ".bmp")  # pictures without a physical size
 
@@ -32,7 +34,10 @@ def summary(cases: CaseSet) -> dict[str, Any]:
         "folds": cases.n_folds,
         "splits": {name: len(cases.split(name)) for name in ("train", "val", "test")},
         "shape": {"min": shapes.min(0).tolist(), "max": shapes.max(0).tolist()},
-        "spacing": {"min": spacings.min(0).round(4).tolist(), "max": spacings.max(0).round(4).tolist()},
+        "spacing": {
+            "min": spacings.min(0).round(4).tolist(),
+            "max": spacings.max(0).round(4).tolist(),
+        },
         "intensity": {
             channel: {"min": float(ranges[:, i, 0].min()), "max": float(ranges[:, i, 1].max())}
             for i, channel in enumerate(cases.channels)
@@ -54,7 +59,9 @@ def summary(cases: CaseSet) -> dict[str, Any]:
 
 def counts_pixels(cases: CaseSet) -> bool:
     """Whether distances are in pixels, since some files are pictures without a physical size."""
-    return any(Path(path).suffix.lower() in PLAIN for id in cases.ids for path in cases.case(id)["sources"])
+    return any(
+        Path(path).suffix.lower() in PLAIN for id in cases.ids for path in cases.case(id)["sources"]
+    )
 
 
 def warnings(cases: CaseSet) -> list[str]:
@@ -67,11 +74,15 @@ def warnings(cases: CaseSet) -> list[str]:
         if not record["foreground_slices"]:
             found.append(f"{id} has an empty label map")
         if record["label_elsewhere"]:
-            found.append(f"{id}: image and label geometry differ (spacing, origin or direction); the image's is used")
+            found.append(
+                f"{id}: image and label geometry differ (spacing, origin or direction); the image's is used"
+            )
         if record["reoriented"]:
             found.append(f"{id} was turned to the orientation of the other cases")
     if counts_pixels(cases):
-        found.append("pictures do not say how large a pixel is; distances will count pixels of the original, not mm")
+        found.append(
+            "pictures do not say how large a pixel is; distances will count pixels of the original, not mm"
+        )
     if not cases.info.get("patients_known", True):
         found.append(
             "no file says which cases are of one patient, so each counts as its own; if some are, use --patients FILE"
@@ -89,7 +100,9 @@ def warnings(cases: CaseSet) -> list[str]:
 
 
 class SliceView(NamedTuple):
-    """A slice of a case as it is shown: turned as `edges` says, with the height of a voxel over its width."""
+    """A slice of a case as it is shown: turned as `edges` says, with the height of a voxel over its
+    width.
+    """
 
     id: str
     image: NDArray[Any]  # (H, W), of the first channel
@@ -100,13 +113,19 @@ class SliceView(NamedTuple):
 
 def middle_slices(cases: CaseSet, n: int) -> list[SliceView]:
     """Of `n` cases spread over the data set the slice in the middle of the labelled ones."""
-    ids = [cases.ids[i] for i in np.linspace(0, len(cases.ids) - 1, min(n, len(cases.ids))).round().astype(int)]
+    ids = [
+        cases.ids[i]
+        for i in np.linspace(0, len(cases.ids) - 1, min(n, len(cases.ids))).round().astype(int)
+    ]
     ends, chosen = edges(cases.info), []
     for id in ids:
         record = cases.case(id)
         labelled = record["foreground_slices"]
         z = labelled[len(labelled) // 2] if labelled else record["shape"][0] // 2
-        image, label = (turned(np.array(part), ends["flip"]) for part in (cases.image(id)[z, 0], cases.label(id)[z]))
+        image, label = (
+            turned(np.array(part), ends["flip"])
+            for part in (cases.image(id)[z, 0], cases.label(id)[z])
+        )
         _, height, width = record["spacing"]
         chosen.append(SliceView(id, image, label, height / width, ends))
     return chosen

@@ -1,8 +1,8 @@
 """Phantoms written to disk in the official layout of each supported data set, as it is downloaded.
 
-This is how readers are tried on layouts whose data cannot be shared. Files hold whole numbers, a spacing, an origin away
-from zero and, for most cases, tilted axes. A file's array is the phantom's array, axis by axis and unflipped.
-"""
+This is how readers are tried on layouts whose data cannot be shared. Files hold whole numbers, a
+spacing, an origin away from zero and, for most cases, tilted axes. A file's array is the phantom's
+array, axis by axis and unflipped."""
 
 from __future__ import annotations
 
@@ -27,21 +27,35 @@ _AS_DECATHLON = (-1, -1)  # its arrays run against x and y, as NIfTI's own axes 
 
 
 def write_layout(
-    layout: str, root: Path, *, n_cases: int = 10, seed: int = 0, size: tuple[int, int, int] = (16, 64, 64)
+    layout: str,
+    root: Path,
+    *,
+    n_cases: int = 10,
+    seed: int = 0,
+    size: tuple[int, int, int] = (16, 64, 64),
 ) -> None:
-    """Write phantoms below `root` as one of `LAYOUTS`; the first phantom is the layout's first case."""
+    """Write phantoms below `root` as one of `LAYOUTS`; the first phantom is the layout's first
+    case.
+    """
     check_choice("layout", layout, tuple(LAYOUTS))
-    LAYOUTS[layout](Path(root), phantoms(n_cases, seed=seed, size=size, n_channels=N_CHANNELS[layout]))
+    LAYOUTS[layout](
+        Path(root), phantoms(n_cases, seed=seed, size=size, n_channels=N_CHANNELS[layout])
+    )
 
 
-# One writer per layout ----------------------------------------------------------------------------------------------
+# One writer per layout
+# ----------------------------------------------------------------------------------------------
 
 
 def acdc(root: Path, cases: Iterable[Phantom]) -> None:
-    """`training/patient001/`: two phantoms per patient, the ED frame and the ES frame; 1 RV, 2 MYO, 3 LV."""
+    """`training/patient001/`: two phantoms per patient, the ED frame and the ES frame; 1 RV, 2 MYO,
+    3 LV.
+    """
     cases = list(cases)
     if len(cases) % 2:
-        raise UserError(f"acdc has two cases per patient, so that their number must be even; got {len(cases)}")
+        raise UserError(
+            f"acdc has two cases per patient, so that their number must be even; got {len(cases)}"
+        )
     for number, frames in enumerate(zip(cases[::2], cases[1::2], strict=True), start=1):
         folder = root / "training" / f"patient{number:03d}"
         for frame, case in zip((1, 12), frames, strict=True):
@@ -62,7 +76,9 @@ def brats(root: Path, cases: Iterable[Phantom]) -> None:
 
 
 def mrbrains(root: Path, cases: Iterable[Phantom]) -> None:
-    """MRBrainS18: `training/<id>/pre/` and `segm.nii.gz` with codes 1 to 8; from the eighth case on, ids get a suffix."""
+    """MRBrainS18: `training/<id>/pre/` and `segm.nii.gz` with codes 1 to 8; from the eighth case
+    on, ids get a suffix.
+    """
     for index, case in enumerate(cases):
         lap, place = divmod(index, len(MRBRAINS_IDS))
         folder = root / "training" / (MRBRAINS_IDS[place] + (f"_{lap}" if lap else ""))
@@ -72,7 +88,9 @@ def mrbrains(root: Path, cases: Iterable[Phantom]) -> None:
 
 
 def mrbrains13(root: Path, cases: Iterable[Phantom]) -> None:
-    """MRBrainS13: `TrainingData/<id>/`; `LabelsForTesting` is 1 CSF (satellite), 2 GM (body), 3 WM (core)."""
+    """MRBrainS13: `TrainingData/<id>/`; `LabelsForTesting` is 1 CSF (satellite), 2 GM (body), 3 WM
+    (core).
+    """
     for index, case in enumerate(cases):
         folder = root / "TrainingData" / str(index + 1)
         for name, channel in zip(("T1", "T1_IR", "T2_FLAIR"), case.image, strict=True):
@@ -82,11 +100,15 @@ def mrbrains13(root: Path, cases: Iterable[Phantom]) -> None:
 
 
 def flare(root: Path, cases: Iterable[Phantom]) -> None:
-    """FLARE21 CT: 1 liver and 2 kidney are the halves of the body, 3 spleen is the core, 4 pancreas the satellite."""
+    """FLARE21 CT: 1 liver and 2 kidney are the halves of the body, 3 spleen is the core, 4 pancreas
+    the satellite.
+    """
     for index, case in enumerate(cases):
         label = _recoded(case.label, 1, 3, 4)
         label[_right_half(case.label == 1)] = 2
-        hounsfield = 1.5 * (case.image[0] - 500)  # the body near water, the background near fat and air
+        hounsfield = 1.5 * (
+            case.image[0] - 500
+        )  # the body near water, the background near fat and air
         _write(root / "TrainingImg" / f"train_{index:03d}_0000.nii.gz", hounsfield, case, index)
         _write(root / "TrainingMask" / f"train_{index:03d}.nii.gz", label, case, index)
 
@@ -95,7 +117,9 @@ def promise12(root: Path, cases: Iterable[Phantom]) -> None:
     """Flat MetaImage pairs; any structure is 1."""
     for index, case in enumerate(cases):
         _write(root / f"Case{index:02d}.mhd", case.image[0], case, index)
-        _write(root / f"Case{index:02d}_segmentation.mhd", _recoded(case.label, 1, 1, 1), case, index)
+        _write(
+            root / f"Case{index:02d}_segmentation.mhd", _recoded(case.label, 1, 1, 1), case, index
+        )
 
 
 def prostate(root: Path, cases: Iterable[Phantom]) -> None:
@@ -107,7 +131,9 @@ def prostate(root: Path, cases: Iterable[Phantom]) -> None:
 def hippocampus(root: Path, cases: Iterable[Phantom]) -> None:
     """Decathlon Task04, 3D: the body is 1 Anterior, the core 2 Posterior, the satellite background."""
     stems = (f"hippocampus_{number:03d}" for number in count(1))
-    _write_decathlon(root, stems, cases, modality=("MRI",), labels=("background", "Anterior", "Posterior"))
+    _write_decathlon(
+        root, stems, cases, modality=("MRI",), labels=("background", "Anterior", "Posterior")
+    )
 
 
 def msd(root: Path, cases: Iterable[Phantom]) -> None:
@@ -121,7 +147,9 @@ def nnunet(root: Path, cases: Iterable[Phantom]) -> None:
     n_cases = 0
     for index, case in enumerate(cases):
         for c, channel in enumerate(case.image):
-            _write(root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz", channel, case, index, _AS_DECATHLON)
+            _write(
+                root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz", channel, case, index, _AS_DECATHLON
+            )
         _write(root / "labelsTr" / f"{case.id}.nii.gz", case.label, case, index, _AS_DECATHLON)
         n_cases += 1
     info = {
@@ -134,10 +162,11 @@ def nnunet(root: Path, cases: Iterable[Phantom]) -> None:
 
 
 def busi(root: Path, cases: Iterable[Phantom]) -> None:
-    """Ultrasound-like PNG, benign and malignant in turn: the slice with most foreground, and any structure as 255.
+    """Ultrasound-like PNG, benign and malignant in turn: the slice with most foreground, and any
+    structure as 255.
 
-    The mask of every third case is split over two files. One `normal` image is added, with an empty mask.
-    """
+    The mask of every third case is split over two files. One `normal` image is added, with an empty
+    mask."""
     folder = root / "Dataset_BUSI_with_GT"
     for index, case in enumerate(cases):
         kind, number = ("benign", "malignant")[index % 2], index // 2 + 1
@@ -145,9 +174,19 @@ def busi(root: Path, cases: Iterable[Phantom]) -> None:
         widest = int((case.label > 0).sum((1, 2)).argmax())
         mask = case.label[widest] > 0
         second = _right_half(mask) & (index % 3 == 0)
-        _write_png(stem, case.image[0, widest], [mask & ~second] + [second] * bool(second.any()), colour=index % 2 == 0)
+        _write_png(
+            stem,
+            case.image[0, widest],
+            [mask & ~second] + [second] * bool(second.any()),
+            colour=index % 2 == 0,
+        )
         if index == 0:
-            _write_png(folder / "normal" / "normal (1)", case.image[0, 0], [np.zeros_like(mask)], colour=True)
+            _write_png(
+                folder / "normal" / "normal (1)",
+                case.image[0, 0],
+                [np.zeros_like(mask)],
+                colour=True,
+            )
 
 
 LAYOUTS: dict[str, Callable[[Path, Iterable[Phantom]], None]] = {
@@ -165,11 +204,18 @@ LAYOUTS: dict[str, Callable[[Path, Iterable[Phantom]], None]] = {
 }
 """The layouts by key; a writer takes the data set's root folder and the phantoms."""
 
-N_CHANNELS = dict.fromkeys(LAYOUTS, 1) | {"brats": 4, "mrbrains": 3, "mrbrains13": 3, "prostate": 2, "nnunet": 2}
+N_CHANNELS = dict.fromkeys(LAYOUTS, 1) | {
+    "brats": 4,
+    "mrbrains": 3,
+    "mrbrains13": 3,
+    "prostate": 2,
+    "nnunet": 2,
+}
 """How many channels each layout's phantoms must have."""
 
 
-# What the writers share ---------------------------------------------------------------------------------------------
+# What the writers share
+# ---------------------------------------------------------------------------------------------
 
 
 def _recoded(label: Label, body: int, core: int, satellite: int) -> Label:
@@ -179,7 +225,9 @@ def _recoded(label: Label, body: int, core: int, satellite: int) -> Label:
 
 
 def _right_half(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The voxels of a mask at and beyond its middle along x; part of it remains if it is wider than one voxel."""
+    """The voxels of a mask at and beyond its middle along x; part of it remains if it is wider than
+    one voxel.
+    """
     columns = np.nonzero(mask.any(tuple(range(mask.ndim - 1))))[0]
     right = mask.copy()
     right[..., : columns[len(columns) // 2]] = False
@@ -187,7 +235,9 @@ def _right_half(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _eight_codes(label: Label) -> Label:
-    """MRBrainS codes: GM 1 and 2 (body), WM 3 and 4 (core), CSF 5 and 6 (satellite), and 7 and 8 in two corners."""
+    """MRBrainS codes: GM 1 and 2 (body), WM 3 and 4 (core), CSF 5 and 6 (satellite), and 7 and 8 in
+    two corners.
+    """
     codes = _recoded(label, 1, 3, 5)
     for k in range(1, len(CLASSES) + 1):
         codes[_right_half(label == k)] += 1
@@ -196,16 +246,26 @@ def _eight_codes(label: Label) -> Label:
     return codes
 
 
-def _write(path: Path, array: NDArray[Any], case: Phantom, index: int, along: tuple[int, int] = (1, 1)) -> None:
-    """Write a volume (D, H, W), or several (C, D, H, W) as one 4D image, channels last to SimpleITK."""
+def _write(
+    path: Path, array: NDArray[Any], case: Phantom, index: int, along: tuple[int, int] = (1, 1)
+) -> None:
+    """Write a volume (D, H, W), or several (C, D, H, W) as one 4D image, channels last to
+    SimpleITK.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    volumes = [_placed(volume, case, index, along) for volume in array.reshape(-1, *case.label.shape)]
+    volumes = [
+        _placed(volume, case, index, along) for volume in array.reshape(-1, *case.label.shape)
+    ]
     sitk.WriteImage(sitk.JoinSeries(volumes) if len(volumes) > 1 else volumes[0], path)
 
 
 def _placed(array: NDArray[Any], case: Phantom, index: int, along: tuple[int, int]) -> sitk.Image:
-    """A volume with its place in the patient; `along` is the sense of the x and y axes, two cases in three are tilted."""
-    volume = sitk.GetImageFromArray(array if array.dtype == np.uint8 else np.rint(array).astype(np.int16))
+    """A volume with its place in the patient; `along` is the sense of the x and y axes, two cases
+    in three are tilted.
+    """
+    volume = sitk.GetImageFromArray(
+        array if array.dtype == np.uint8 else np.rint(array).astype(np.int16)
+    )
     volume.SetSpacing(case.spacing[::-1])
     volume.SetOrigin((-40.0 + index, 25.5 - 2 * index, 10.25))
     cos, sin = math.cos(0.1 * (index % 3)), math.sin(0.1 * (index % 3))
@@ -215,9 +275,16 @@ def _placed(array: NDArray[Any], case: Phantom, index: int, along: tuple[int, in
 
 
 def _write_decathlon(
-    root: Path, stems: Iterator[str], cases: Iterable[Phantom], *, modality: Sequence[str], labels: Sequence[str]
+    root: Path,
+    stems: Iterator[str],
+    cases: Iterable[Phantom],
+    *,
+    modality: Sequence[str],
+    labels: Sequence[str],
 ) -> None:
-    """A Decathlon task; images are 4D if there are several modalities, and structures without a name are background."""
+    """A Decathlon task; images are 4D if there are several modalities, and structures without a
+    name are background.
+    """
     pairs = []
     for index, case in enumerate(cases):
         file = f"{next(stems)}.nii.gz"
@@ -244,7 +311,9 @@ def _write_json(path: Path, info: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
 
 
-def _write_png(stem: Path, image: NDArray[np.float32], masks: list[NDArray[np.bool_]], *, colour: bool) -> None:
+def _write_png(
+    stem: Path, image: NDArray[np.float32], masks: list[NDArray[np.bool_]], *, colour: bool
+) -> None:
     """`<stem>.png`, `<stem>_mask.png`, `<stem>_mask_1.png` …, all 8-bit."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     grey = sitk.GetImageFromArray((255 * (image / image.max())).astype(np.uint8))

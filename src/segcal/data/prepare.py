@@ -1,8 +1,8 @@
 """A raw data set -> `cases/<name>/`, whole or not at all.
 
-Cases are written into a hidden folder beside the target, each with its record; when all are there the folder takes its name.
-An interrupted run finds them there and goes on; a run that fails removes them.
-"""
+Cases are written into a hidden folder beside the target, each with its record; when all are there
+the folder takes its name. An interrupted run finds them there and goes on; a run that fails removes
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
 from segcal.data.readers import RawCase
-from segcal.store import (
+from segcal.folders import (
     FORMAT,
     IGNORED,
     CaseSet,
@@ -88,12 +88,13 @@ def prepare(
     shape: tuple[int, int, int] = (16, 64, 64),
     **recipe: Any,
 ) -> Prepared:
-    """Prepare a data set for training; doing it again with the same settings and sources is a no-op.
+    """Prepare a data set for training; doing it again with the same settings and sources is a
+    no-op.
 
-    `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded. Keyword arguments named
-    as fields of `Recipe` override the row; files give the split, and which cases are of one patient. `n_cases` and `shape`
-    are for the built-in `phantom`, which needs no `root`.
-    """
+    `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded.
+    Keyword arguments named as fields of `Recipe` override the row; files give the split, and which
+    cases are of one patient. `n_cases` and `shape` are for the built-in `phantom`, which needs no
+    `root`."""
     if not name or Path(name).name != name or name.startswith("."):
         raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
     check_range("workers", workers, 1)
@@ -117,7 +118,9 @@ def _write_phantoms(folder: Path, n_cases: int, seed: int, shape: tuple[int, int
     try:
         write_layout("msd", folder, n_cases=n_cases, seed=seed, size=shape)
     except (OSError, RuntimeError):
-        raise UserError(f"cannot write phantoms to {folder}; make room there or set TMPDIR") from None
+        raise UserError(
+            f"cannot write phantoms to {folder}; make room there or set TMPDIR"
+        ) from None
 
 
 def _tidy(folder: Path, ids: set[str]) -> None:
@@ -130,26 +133,45 @@ def _tidy(folder: Path, ids: set[str]) -> None:
 Files = tuple[Path | None, Path | None]  # split, patients
 
 
-def _job(name: str, root: Path | None, to: Path, files: Files, settings: dict[str, Any], recipe: dict[str, Any]) -> _Job:
+def _job(
+    name: str,
+    root: Path | None,
+    to: Path,
+    files: Files,
+    settings: dict[str, Any],
+    recipe: dict[str, Any],
+) -> _Job:
     split_file, patients_file = files
     if root is None:
         raise UserError(f"say where the raw data of {name} is, with --from")
     if not root.is_dir():
-        raise UserError(f"there is no folder {root}; --from takes the data set's folder as downloaded and unpacked")
+        raise UserError(
+            f"there is no folder {root}; --from takes the data set's folder as downloaded and unpacked"
+        )
     root = Path(os.path.normpath(root))  # as the paths that readers find in it
     source = source_of(name, root)
     used = changed_recipe(source.recipe, recipe)
     raw = source.reader(root)
     if not raw:
-        raise UserError(f"found no case in {root}; expected {source.layout or 'imagesTr and labelsTr beside dataset.json'}")
+        raise UserError(
+            f"found no case in {root}; expected {source.layout or 'imagesTr and labelsTr beside dataset.json'}"
+        )
     twice = [id for id, n in Counter(case.id for case in raw).items() if n > 1]
     if twice:
-        raise UserError(f"{root} has two cases named {twice[0]!r}; every case needs a name of its own")
+        raise UserError(
+            f"{root} has two cases named {twice[0]!r}; every case needs a name of its own"
+        )
     _check_apart(root, to / name)
     if patients_file is not None:
-        settings = settings | {"patients": splits.patients_from_file(patients_file, {case.id for case in raw})}
+        settings = settings | {
+            "patients": splits.patients_from_file(patients_file, {case.id for case in raw})
+        }
         raw = [replace(case, patient=settings["patients"].get(case.id, case.id)) for case in raw]
-    about: dict[str, Any] = {"classes": source.classes, "codes": list((source.codes or {}).items()), "ignore": source.ignore}
+    about: dict[str, Any] = {
+        "classes": source.classes,
+        "codes": list((source.codes or {}).items()),
+        "ignore": source.ignore,
+    }
     about |= {"regions": source.regions, "channels": source.channels}
     settings = settings | {"recipe": asdict(used), "source": about}
     if split_file is not None:
@@ -164,7 +186,9 @@ def _check_apart(root: Path, target: Path) -> None:
     if here == there or here.is_relative_to(there) or there.is_relative_to(here):
         raise UserError(f"{target} and the raw data in {root} overlap; choose another --to")
     if target.exists() and not (target / "cases.json").is_file():
-        raise UserError(f"{target} exists and is not a prepared data set; choose another name or --to")
+        raise UserError(
+            f"{target} exists and is not a prepared data set; choose another name or --to"
+        )
 
 
 def _orientation(raw: list[RawCase]) -> str | None:
@@ -185,7 +209,9 @@ def _existing(job: _Job) -> Prepared:
     moved = [] if "phantom" in job.settings else _moved(job, cases)
     if moved:
         listed = ", ".join(moved[:5]) + (f" and {len(moved) - 5} more" if len(moved) > 5 else "")
-        raise UserError(f"sources of {job.target} have changed since it was prepared ({listed}); --again prepares it anew")
+        raise UserError(
+            f"sources of {job.target} have changed since it was prepared ({listed}); --again prepares it anew"
+        )
     for id in cases.ids:
         for kind, size in cases.case(id)["bytes"].items():
             path = array_path(cases.root, id, kind)
@@ -203,7 +229,9 @@ def _moved(job: _Job, cases: CaseSet) -> list[str]:
     return found + [path for path, mark in known.items() if changed(job.root / path, mark)]
 
 
-def _all_cases(job: _Job, folder: Path, workers: int, progress: Progress | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _all_cases(
+    job: _Job, folder: Path, workers: int, progress: Progress | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The records of all cases, and why the broken ones are left out."""
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
@@ -217,11 +245,15 @@ def _all_cases(job: _Job, folder: Path, workers: int, progress: Progress | None)
         if progress is not None:
             progress(done, len(job.raw))
     if not records:
-        raise UserError(f"every case of {job.root} is broken; the first: {next(iter(left_out.values()))}")
+        raise UserError(
+            f"every case of {job.root} is broken; the first: {next(iter(left_out.values()))}"
+        )
     return dict(sorted(records.items())), dict(sorted(left_out.items()))
 
 
-def _each_case(job: _Job, folder: Path, workers: int) -> Iterator[tuple[str, dict[str, Any] | UserError]]:
+def _each_case(
+    job: _Job, folder: Path, workers: int
+) -> Iterator[tuple[str, dict[str, Any] | UserError]]:
     """Prepare case after case, here or in processes; memory is bounded by one case per worker."""
     tasks = [(case, job.source, job.recipe, job.turn, job.root, folder) for case in job.raw]
     if workers == 1:
@@ -249,7 +281,9 @@ def _one_case(
 ) -> dict[str, Any] | UserError:
     path = folder / f"{case.id}.record.json"
     known = read_json(path)
-    if known is not None and not any(changed(root / source_path, mark) for source_path, mark in known["sources"].items()):
+    if known is not None and not any(
+        changed(root / source_path, mark) for source_path, mark in known["sources"].items()
+    ):
         return dict(known)
     try:
         record = prepare_case(case, source, recipe, turn, root, folder)
@@ -259,12 +293,16 @@ def _one_case(
     return record
 
 
-def _info(job: _Job, records: dict[str, Any], left_out: dict[str, str], split_file: Path | None) -> dict[str, Any]:
+def _info(
+    job: _Job, records: dict[str, Any], left_out: dict[str, str], split_file: Path | None
+) -> dict[str, Any]:
     """What `cases.json` says."""
     patient_of = {id: record["patient"] for id, record in records.items()}
     broken = [case for case in job.raw if case.id in left_out]
     if split_file is not None:
-        folds = splits.from_file(split_file, patient_of, {name for case in broken for name in (case.id, case.patient)})
+        folds = splits.from_file(
+            split_file, patient_of, {name for case in broken for name in (case.id, case.patient)}
+        )
     elif job.source.leave_one_out:
         folds = splits.leave_one_out(patient_of)
     else:
@@ -284,7 +322,9 @@ def _info(job: _Job, records: dict[str, Any], left_out: dict[str, str], split_fi
         "patients_known": job.source.patients_named or "patients" in job.settings,
         "orientation": job.turn,
         "left_out": left_out,
-        "left_out_sources": {path: mark for case in broken for path, mark in _marks(case, job.root).items()},
+        "left_out_sources": {
+            path: mark for case in broken for path, mark in _marks(case, job.root).items()
+        },
         "cases": records,
     }
 

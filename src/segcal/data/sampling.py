@@ -1,4 +1,6 @@
-"""Which items an epoch visits, in which order, and which process takes which: from seed and epoch alone."""
+"""Which items an epoch visits, in which order, and which process takes which: from seed and epoch
+alone.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from torch.utils.data import Dataset, Sampler
 
 
 class EpochSampler(Sampler[tuple[list[int], int]]):
-    """Batches of a new order every epoch, from seed and epoch alone; each process takes every so many-th item of it.
+    """Batches of a new order every epoch, from seed and epoch alone; each process takes every so
+    many-th item of it.
 
-    With each batch comes a seed of its own, for what augmentation draws, whoever loads it and whatever was loaded before.
-    """
+    With each batch comes a seed of its own, for what augmentation draws, whoever loads it and
+    whatever was loaded before."""
 
     def __init__(self, n_items: int, batch: int, seed: int) -> None:
         self.n_items, self.batch, self.seed, self.epoch = n_items, batch, seed, 0
@@ -25,10 +28,14 @@ class EpochSampler(Sampler[tuple[list[int], int]]):
         generator = torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch))
         order = torch.randperm(self.n_items, generator=generator)
         rank, world = _place()
-        padded = torch.cat([order, order[: -self.n_items % world]])  # every process has the same number
+        padded = torch.cat(
+            [order, order[: -self.n_items % world]]
+        )  # every process has the same number
         seeds = torch.randint(1 << 62, (len(self), world), generator=generator)
         parts = padded[rank::world].split(self.batch)
-        return iter([(part.tolist(), int(seed)) for part, seed in zip(parts, seeds[:, rank], strict=True)])
+        return iter(
+            [(part.tolist(), int(seed)) for part, seed in zip(parts, seeds[:, rank], strict=True)]
+        )
 
     def __len__(self) -> int:
         world = _place()[1]
@@ -48,7 +55,9 @@ def _place() -> tuple[int, int]:
 
 
 class ShareOfCases(Dataset[str]):
-    """This process's share of case ids; all shares have one length, the shorter ones end in an empty id."""
+    """This process's share of case ids; all shares have one length, the shorter ones end in an
+    empty id.
+    """
 
     def __init__(self, ids: tuple[str, ...]) -> None:
         self.ids = ids

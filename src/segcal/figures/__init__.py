@@ -1,7 +1,9 @@
-"""Figures: functions from values to a matplotlib Figure, and the table `FIGURES`, which draws each from finished runs.
+"""Figures: functions from values to a matplotlib Figure, and the table `FIGURES`, which draws each
+from finished runs.
 
-The functions that draw know nothing of runs and touch no file; `save_figures` writes those of some runs into a folder. Names
-load when they are first used, so that a contact sheet needs neither torch nor pandas.
+The functions that draw know nothing of runs and touch no file; `save_figures` writes those of some
+runs into a folder. Names load when they are first used, so that a contact sheet needs neither torch
+nor pandas.
 
 >>> from segcal import figures
 >>> figure = figures.penalty_shape(margin=10.0)
@@ -16,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segcal.figures.calibration import reliability, reliability_per_class
-    from segcal.figures.comparison import Web, backbones, dice_vs_ece, objectives, radar, rank_heatmap
+    from segcal.figures.comparison import (
+        Web,
+        backbones,
+        dice_vs_ece,
+        objectives,
+        radar,
+        rank_heatmap,
+    )
     from segcal.figures.logits import mean_logits, penalty_shape
     from segcal.figures.pictures import Outcome, qualitative
     from segcal.figures.series import learning_curves, risk_coverage, robustness, sensitivity

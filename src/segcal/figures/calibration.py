@@ -1,4 +1,6 @@
-"""Reliability diagrams: accuracy against confidence, the gap between them, and how many voxels each bin holds."""
+"""Reliability diagrams: accuracy against confidence, the gap between them, and how many voxels each
+bin holds.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ RARE = 0.002
 
 @styled
 def reliability(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Figure:
-    """A reliability diagram per contender, over the confidence of the predicted class, with its ECE."""
+    """A reliability diagram per contender, over the confidence of the predicted class, with its
+    ECE.
+    """
     n = len(bins)
     columns = min(n, 4)
     rows = -(-n // columns)
@@ -60,12 +64,13 @@ def reliability(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Figur
 
 
 @styled
-def reliability_per_class(bins: Mapping[str, BinSums], labels: Mapping[str, str], classes: Sequence[str]) -> Figure:
+def reliability_per_class(
+    bins: Mapping[str, BinSums], labels: Mapping[str, str], classes: Sequence[str]
+) -> Figure:
     """Reliability of each class's probability; the sums of a contender are (classes, bins).
 
-    A row of diagrams per contender and a column per class; where those would be too many, a panel per class with a line
-    per contender.
-    """
+    A row of diagrams per contender and a column per class; where those would be too many, a panel
+    per class with a line per contender."""
     if len(bins) * len(classes) > MOST_DIAGRAMS:
         return _as_lines(bins, labels, classes)
     cells = [(key, k) for key in bins for k in range(len(classes))]
@@ -112,8 +117,20 @@ def _finished(
         bottom.set(ylabel="voxels" if column == 0 else "", xlabel=x if last else "")
     handles = [
         Patch(facecolor=PALE, edgecolor=INK, linewidth=0.5, label=y),
-        Patch(facecolor="none", edgecolor=OVER, hatch="/////", linewidth=0.5, label=f"gap: {x} above {y}"),
-        Patch(facecolor="none", edgecolor=UNDER, hatch="\\\\\\\\\\", linewidth=0.5, label=f"gap: {x} below {y}"),
+        Patch(
+            facecolor="none",
+            edgecolor=OVER,
+            hatch="/////",
+            linewidth=0.5,
+            label=f"gap: {x} above {y}",
+        ),
+        Patch(
+            facecolor="none",
+            edgecolor=UNDER,
+            hatch="\\\\\\\\\\",
+            linewidth=0.5,
+            label=f"gap: {x} below {y}",
+        ),
         Line2D([], [], color=SOFT, linestyle="--", linewidth=0.7, label="perfect"),
     ]
     add_handles(figure, handles)
@@ -122,7 +139,9 @@ def _finished(
 
 
 def draw_diagram(ax: Axes, bins: BinSums, key: str, *, text: bool = True) -> None:
-    """One diagram: a bar of accuracy per bin, the gap up or down to the mean confidence, the diagonal, the ECE."""
+    """One diagram: a bar of accuracy per bin, the gap up or down to the mean confidence, the
+    diagonal, the ECE.
+    """
     n_bins = len(bins["count"])
     ax.plot([0, 1], [0, 1], color=SOFT, linestyle="--", linewidth=0.7, zorder=3)
     ax.set(xlim=(0, 1), ylim=(0, 1))
@@ -135,21 +154,44 @@ def draw_diagram(ax: Axes, bins: BinSums, key: str, *, text: bool = True) -> Non
     accuracy, confidence = (bins[what][known] / bins["count"][known] for what in ("hit", "conf"))
     rare = bins["count"][known] < RARE * np.sum(bins["count"])
     for these, strength in ((~rare, 1.0), (rare, 0.3)):
-        _draw_bars(ax, centre[these], accuracy[these], confidence[these], n_bins, colour_of(key), strength)
+        _draw_bars(
+            ax, centre[these], accuracy[these], confidence[these], n_bins, colour_of(key), strength
+        )
     if text:
-        ax.text(0.04, 0.96, f"ECE {bin_ece(bins):.3f}", transform=ax.transAxes, va="top", fontsize=SMALL)
+        ax.text(
+            0.04, 0.96, f"ECE {bin_ece(bins):.3f}", transform=ax.transAxes, va="top", fontsize=SMALL
+        )
 
 
 def _draw_bars(
-    ax: Axes, centre: Floats, accuracy: Floats, confidence: Floats, n_bins: int, colour: str, strength: float
+    ax: Axes,
+    centre: Floats,
+    accuracy: Floats,
+    confidence: Floats,
+    n_bins: int,
+    colour: str,
+    strength: float,
 ) -> None:
     ax.bar(centre, accuracy, width=1 / n_bins, color=colour, alpha=0.3 * strength, linewidth=0)
     for sign, ink, hatch in ((1, OVER, "/////"), (-1, UNDER, "\\\\\\\\\\")):
         mine = sign * (confidence - accuracy) > 0
         low, size = np.minimum(accuracy, confidence)[mine], np.abs(confidence - accuracy)[mine]
-        look: dict[str, Any] = {"facecolor": "none", "edgecolor": ink, "hatch": hatch, "linewidth": 0.4, "alpha": strength}
+        look: dict[str, Any] = {
+            "facecolor": "none",
+            "edgecolor": ink,
+            "hatch": hatch,
+            "linewidth": 0.4,
+            "alpha": strength,
+        }
         ax.bar(centre[mine], size, bottom=low, width=0.9 / n_bins, **look)
-    ax.hlines(accuracy, centre - 0.5 / n_bins, centre + 0.5 / n_bins, color=colour, linewidth=1, alpha=strength)
+    ax.hlines(
+        accuracy,
+        centre - 0.5 / n_bins,
+        centre + 0.5 / n_bins,
+        color=colour,
+        linewidth=1,
+        alpha=strength,
+    )
 
 
 def _plain_ticks(ax: Axes) -> None:
@@ -169,19 +211,36 @@ def draw_counts(ax: Axes, bins: BinSums, key: str) -> None:
     """The share of the voxels in each bin."""
     n_bins, total = len(bins["count"]), float(np.sum(bins["count"]))
     part = np.asarray(bins["count"]) / max(total, 1)
-    ax.bar((np.arange(n_bins) + 0.5) / n_bins, part, width=0.9 / n_bins, color=colour_of(key), alpha=0.6, linewidth=0)
+    ax.bar(
+        (np.arange(n_bins) + 0.5) / n_bins,
+        part,
+        width=0.9 / n_bins,
+        color=colour_of(key),
+        alpha=0.6,
+        linewidth=0,
+    )
     ax.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 1])
     ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def _as_lines(bins: Mapping[str, BinSums], labels: Mapping[str, str], classes: Sequence[str]) -> Figure:
-    """A panel per class: frequency over mean probability, a line per contender; under it voxels per bin and each ECE."""
+def _as_lines(
+    bins: Mapping[str, BinSums], labels: Mapping[str, str], classes: Sequence[str]
+) -> Figure:
+    """A panel per class: frequency over mean probability, a line per contender; under it voxels per
+    bin and each ECE.
+    """
     columns = min(len(classes), 4)
     rows = -(-len(classes) // columns)
     _, room = legend_size([labels[key] for key in bins], DOUBLE)
-    figure, axes = panels(3 * rows, columns, height=rows * 72 * MM + room, height_ratios=[3, 0.8, 0.8] * rows)
-    each = {(key, k): {what: values[k] for what, values in bins[key].items()} for key in bins for k in range(len(classes))}
+    figure, axes = panels(
+        3 * rows, columns, height=rows * 72 * MM + room, height_ratios=[3, 0.8, 0.8] * rows
+    )
+    each = {
+        (key, k): {what: values[k] for what, values in bins[key].items()}
+        for key in bins
+        for k in range(len(classes))
+    }
     highest = max((e for part in each.values() if not np.isnan(e := bin_ece(part))), default=1.0)
     for i in range(rows * columns):
         row, column = divmod(i, columns)
@@ -214,7 +273,12 @@ def _draw_line(trio: Iterable[Axes], part: BinSums, key: str, place: int) -> Non
     count = part["count"][known]
     look = look_of(key).of_line() | {"markersize": 2.5}
     top.plot(part["conf"][known] / count, part["hit"][known] / count, clip_on=False, **look)
-    middle.stairs(part["count"] / max(np.sum(part["count"]), 1), color=colour_of(key), linewidth=0.8, edges=_edges(part))
+    middle.stairs(
+        part["count"] / max(np.sum(part["count"]), 1),
+        color=colour_of(key),
+        linewidth=0.8,
+        edges=_edges(part),
+    )
     bottom.bar(place, bin_ece(part), color=colour_of(key), width=0.8)
 
 

@@ -1,4 +1,6 @@
-"""Contenders side by side: radar, ranks, Dice against ECE, backbones, objectives with and without Dice."""
+"""Contenders side by side: radar, ranks, Dice against ECE, backbones, objectives with and without
+Dice.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,14 @@ def axis_label(metric: str) -> str:
     return f"{row.label} {row.arrow}" + (f" ({row.unit})" if row.unit else "")
 
 
-# Radar ----------------------------------------------------------------------------------------------------------------
+# Radar
+# ----------------------------------------------------------------------------------------------------------------
 
 
 class Web(NamedTuple):
-    """One radar: a row per contender, a column per axis, and which way is better on each ("higher" or "lower")."""
+    """One radar: a row per contender, a column per axis, and which way is better on each ("higher"
+    or "lower").
+    """
 
     title: str
     values: pd.DataFrame
@@ -61,17 +66,23 @@ class Web(NamedTuple):
 
 @styled
 def radar(webs: Sequence[Web], labels: Labels) -> Figure:
-    """A radar per web; each axis goes from the worst value at the inner ring to the best at the outer, both printed."""
+    """A radar per web; each axis goes from the worst value at the inner ring to the best at the
+    outer, both printed.
+    """
     keys = list(dict.fromkeys(key for web in webs for key in web.values.index))
     _, room = legend_size([labels[key] for key in keys], DOUBLE)
     width = DOUBLE if len(webs) > 1 else SINGLE
     lowest = min(_spokes(max(web.values.shape[1], 1))[:, 1].min() for web in webs)
-    figure, axes = panels(1, len(webs), width=width, height=(1.6 - lowest) * width / len(webs) / 3.2 + 8 * MM + room)
+    figure, axes = panels(
+        1, len(webs), width=width, height=(1.6 - lowest) * width / len(webs) / 3.2 + 8 * MM + room
+    )
     missing = []
     for ax, web in zip(axes[0], webs, strict=True):
         _draw_web(ax, web)
         gaps = web.values.isna()
-        missing += [f"{labels[key]} ({name})" for name in gaps.columns for key in gaps.index[gaps[name]]]
+        missing += [
+            f"{labels[key]} ({name})" for name in gaps.columns for key in gaps.index[gaps[name]]
+        ]
     say_missing(figure, missing)
     add_legend(figure, keys, labels)
     return figure
@@ -95,7 +106,9 @@ def _draw_web(ax: Axes, web: Web) -> None:
         side = "center" if abs(x) < 0.2 else ("left" if x > 0 else "right")
         up = "bottom" if y > 0.2 else ("top" if y < -0.2 else "center")
         span = " → ".join(_short(value) for value in ends[name].dropna())
-        ax.text(1.07 * x, 1.07 * y, f"{shortened(name, 18)}\n{span}", ha=side, va=up, fontsize=SMALL)
+        ax.text(
+            1.07 * x, 1.07 * y, f"{shortened(name, 18)}\n{span}", ha=side, va=up, fontsize=SMALL
+        )
     for key in scaled.index:
         points = _closed(scaled.loc[key].to_numpy(dtype=float)[:, None] * spokes)
         ax.plot(*points.T, markersize=3, clip_on=False, **look_of(key).of_line())
@@ -112,11 +125,14 @@ def _closed(points: NDArray[Any]) -> NDArray[Any]:
 
 
 def _short(value: float) -> str:
-    """A number as printed in a figure: three digits, no leading nought before a fraction's point is lost."""
+    """A number as printed in a figure: three digits, no leading nought before a fraction's point is
+    lost.
+    """
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"
 
 
-# Ranks ----------------------------------------------------------------------------------------------------------------
+# Ranks
+# ----------------------------------------------------------------------------------------------------------------
 
 
 DARKEST = 0.6
@@ -124,8 +140,11 @@ DARKEST = 0.6
 
 
 @styled
-def rank_heatmap(ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Mapping[str, str] | None = None) -> Figure:
-    """A heat map per kind of rank: a row per contender, a column per metric and the overall rank last; 1 is best.
+def rank_heatmap(
+    ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Mapping[str, str] | None = None
+) -> Figure:
+    """A heat map per kind of rank: a row per contender, a column per metric and the overall rank
+    last; 1 is best.
 
     One bar at the side says which colour is which rank, for all panels.
     """
@@ -133,16 +152,22 @@ def rank_heatmap(ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Map
     n_columns = sum(table.shape[1] for table in ranks.values())
     width = DOUBLE if n_columns > 6 else SINGLE
     widths = [max(table.shape[1], 1) for table in ranks.values()]
-    figure, axes = panels(1, len(ranks), width=width, height=(14 + 6.5 * n_rows) * MM, width_ratios=widths)
+    figure, axes = panels(
+        1, len(ranks), width=width, height=(14 + 6.5 * n_rows) * MM, width_ratios=widths
+    )
     rows = next(iter(ranks.values())).index
     colours = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0, DARKEST, 256)))
     scale = Normalize(1, max(n_rows, 2))
     for ax, (title, table) in zip(axes[0], ranks.items(), strict=True):
         cells = table.to_numpy(dtype=float)
         ax.imshow(np.ma.masked_invalid(cells), cmap=colours, norm=scale, aspect="auto")
-        digits = "g" if np.all(np.isnan(cells) | (2 * cells % 1 == 0)) else ".2f"  # a tie is half a rank
+        digits = (
+            "g" if np.all(np.isnan(cells) | (2 * cells % 1 == 0)) else ".2f"
+        )  # a tie is half a rank
         ax.set_title(title)
-        ax.set_xticks(range(table.shape[1]), [(columns or {}).get(str(c), str(c)) for c in table.columns])
+        ax.set_xticks(
+            range(table.shape[1]), [(columns or {}).get(str(c), str(c)) for c in table.columns]
+        )
         ax.set_yticks(range(len(table)), [labels[key] for key in table.index])
         named = ax is axes[0, 0] or list(table.index) != list(rows)
         ax.tick_params(length=0, labelleft=named)
@@ -151,9 +176,13 @@ def rank_heatmap(ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Map
             text = "–" if np.isnan(value) else f"{value:{digits}}"
             ink = SOFT if np.isnan(value) else text_on(colours(scale(value)))
             bold = "bold" if value == np.nanmin(cells[:, j]) else "normal"
-            ax.text(j, i, text, ha="center", va="center", color=ink, fontsize=SMALL, fontweight=bold)
+            ax.text(
+                j, i, text, ha="center", va="center", color=ink, fontsize=SMALL, fontweight=bold
+            )
         if table.shape[1] > 1:
-            ax.axvline(table.shape[1] - 1.5, color="white", linewidth=2)  # the overall rank stands apart
+            ax.axvline(
+                table.shape[1] - 1.5, color="white", linewidth=2
+            )  # the overall rank stands apart
     if n_rows > 1:
         _rank_key(figure, axes, ScalarMappable(scale, colours), n_rows)
     return figure
@@ -169,12 +198,16 @@ def _rank_key(figure: Figure, axes: NDArray[Any], colours: ScalarMappable, n_row
     bar.outline.set_visible(False)
 
 
-# Dice against ECE -----------------------------------------------------------------------------------------------------
+# Dice against ECE
+# -----------------------------------------------------------------------------------------------------
 
 
 @styled
-def dice_vs_ece(dice: pd.DataFrame, ece: pd.DataFrame, labels: Labels, *, unit: str = "case") -> Figure:
-    """Left a point per case and contender with an ellipse around half of them, right the means and where they may lie.
+def dice_vs_ece(
+    dice: pd.DataFrame, ece: pd.DataFrame, labels: Labels, *, unit: str = "case"
+) -> Figure:
+    """Left a point per case and contender with an ellipse around half of them, right the means and
+    where they may lie.
 
     Both tables have a row per case (or another `unit`) and a column per contender.
     """
@@ -189,7 +222,13 @@ def dice_vs_ece(dice: pd.DataFrame, ece: pd.DataFrame, labels: Labels, *, unit: 
             missing.append(labels[key])
             continue
         axes[0, 0].plot(
-            *both.T, linestyle="none", marker=".", markersize=2.5, color=look.colour, alpha=0.45, markeredgewidth=0
+            *both.T,
+            linestyle="none",
+            marker=".",
+            markersize=2.5,
+            color=look.colour,
+            alpha=0.45,
+            markeredgewidth=0,
         )
         for ax, oval in zip(axes[0], (spread_oval(both), mean_oval(both)), strict=True):
             if oval is not None:
@@ -197,8 +236,12 @@ def dice_vs_ece(dice: pd.DataFrame, ece: pd.DataFrame, labels: Labels, *, unit: 
             ax.plot(*both.mean(0), **look.of_line() | {"linestyle": "none"}, zorder=3)
     n_known = len(dice.dropna(how="all"))
     many = n_known > 2
-    axes[0, 0].set_title(f"{n_known} {unit}{'s' if n_known != 1 else ''}{'; ellipse: half of them' if many else ''}")
-    axes[0, 1].set_title("mean; ellipse: 95 % confidence" if many else f"mean; too few {unit}s for an ellipse")
+    axes[0, 0].set_title(
+        f"{n_known} {unit}{'s' if n_known != 1 else ''}{'; ellipse: half of them' if many else ''}"
+    )
+    axes[0, 1].set_title(
+        "mean; ellipse: 95 % confidence" if many else f"mean; too few {unit}s for an ellipse"
+    )
     for ax in axes[0]:
         ax.set(xlabel=axis_label("dice"), ylabel=axis_label("ece"))
         ax.autoscale_view()
@@ -209,7 +252,9 @@ def dice_vs_ece(dice: pd.DataFrame, ece: pd.DataFrame, labels: Labels, *, unit: 
 
 
 def _draw_oval(ax: Axes, oval: Oval, colour: str, line: Any) -> None:
-    shape = Ellipse(oval.centre, oval.width, oval.height, angle=oval.angle, facecolor=(*_rgb(colour), 0.08))
+    shape = Ellipse(
+        oval.centre, oval.width, oval.height, angle=oval.angle, facecolor=(*_rgb(colour), 0.08)
+    )
     shape.set(edgecolor=colour, linewidth=0.8, linestyle=line)
     ax.add_patch(shape)
 
@@ -218,15 +263,17 @@ def _rgb(colour: str) -> tuple[float, float, float]:
     return matplotlib.colors.to_rgb(colour)
 
 
-# Backbones and objectives ---------------------------------------------------------------------------------------------
+# Backbones and objectives
+# ---------------------------------------------------------------------------------------------
 
 
 @styled
 def backbones(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
-    """A panel per metric: networks along the axis, a point per method with the interval of its mean.
+    """A panel per metric: networks along the axis, a point per method with the interval of its
+    mean.
 
-    Rows of `values[metric]` are (network as printed, method), columns `mean`, `low` and `high`; `labels` name the methods.
-    """
+    Rows of `values[metric]` are (network as printed, method), columns `mean`, `low` and `high`;
+    `labels` name the methods."""
     cells = list(dict.fromkeys(pair for table in values.values() for pair in table.index))
     networks = list(dict.fromkeys(network for network, _ in cells))
     methods = list(dict.fromkeys(method for _, method in cells))
@@ -234,7 +281,9 @@ def backbones(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
     figure, axes = panels(1, len(values), height=58 * MM + room)
     missing = set()
     for ax, (metric, table) in zip(axes[0], values.items(), strict=True):
-        for (network, method), (mean, low, high) in zip(table.index, table.to_numpy(dtype=float), strict=True):
+        for (network, method), (mean, low, high) in zip(
+            table.index, table.to_numpy(dtype=float), strict=True
+        ):
             if np.isnan(mean):
                 missing.add(f"{labels[method]}, {network}")
                 continue
@@ -251,7 +300,8 @@ def backbones(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
 
 @styled
 def objectives(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
-    """A panel per metric: a bar per row (a class or a data set), in it each contender's share of the sum of all.
+    """A panel per metric: a bar per row (a class or a data set), in it each contender's share of
+    the sum of all.
 
     The width of a part is the share, the number in it the value itself.
     """
@@ -269,14 +319,35 @@ def objectives(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
                 if np.isnan(width):
                     missing.add(f"{labels[key]} ({row})")
                     continue
-                ax.barh(i, width, left=left, height=0.7, color=colour_of(key), edgecolor="white", linewidth=0.6)
+                ax.barh(
+                    i,
+                    width,
+                    left=left,
+                    height=0.7,
+                    color=colour_of(key),
+                    edgecolor="white",
+                    linewidth=0.6,
+                )
                 if width > 0.1:
                     text = _short(float(table.loc[row, key]))
                     ink = text_on(colour_of(key))
-                    ax.text(left + width / 2, i, text, ha="center", va="center", color=ink, fontsize=SMALL)
+                    ax.text(
+                        left + width / 2,
+                        i,
+                        text,
+                        ha="center",
+                        va="center",
+                        color=ink,
+                        fontsize=SMALL,
+                    )
                 left += width
         ax.set_yticks(range(len(table)), [shortened(str(row), 16) for row in table.index])
-        ax.set(xlim=(0, 1), ylim=(len(table) - 0.5, -0.5), title=axis_label(metric), xlabel="share of the sum")
+        ax.set(
+            xlim=(0, 1),
+            ylim=(len(table) - 0.5, -0.5),
+            title=axis_label(metric),
+            xlabel="share of the sum",
+        )
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
     say_missing(figure, sorted(missing))

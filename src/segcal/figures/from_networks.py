@@ -10,20 +10,21 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from segcal.compare import Results
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges, turned
 from segcal.data.slices import volume
-from segcal.evaluation import data_of
 from segcal.figures import pictures
 from segcal.figures.pictures import Outcome
-from segcal.inference import Run, open_run
 from segcal.metrics import label_map, reliability
-from segcal.results import Results
+from segcal.predictors.run import Run, open_run
+from segcal.scoring import data_of
 from segcal.types import UserError
 
 
 def qualitative(results: Results, dataset: str) -> Figure | None:
-    """The case whose Dice, mean over contenders, is the median of all, in its slice with most foreground.
+    """The case whose Dice, mean over contenders, is the median of all, in its slice with most
+    foreground.
 
     `None` where the weights or the prepared data are no longer there.
     """
@@ -32,7 +33,10 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
     scored = results.rows()
     scored = scored[(scored["dataset"] == dataset) & (scored["case"] == case)]
     try:
-        runs = {c.key: _opened(results, next(run for run in c.runs if run in set(scored["run"]))) for c in contenders}
+        runs = {
+            c.key: _opened(results, next(run for run in c.runs if run in set(scored["run"])))
+            for c in contenders
+        }
         cases = data_of(next(iter(runs.values())))
         image, label = volume(cases, case)  # (D, C, H, W), (D, H, W)
     except UserError:
@@ -65,9 +69,16 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
 
 
 def median_case(results: Results, dataset: str) -> str:
-    """The case in the middle when they are ordered by Dice, mean over contenders; cases without Dice are left out."""
+    """The case in the middle when they are ordered by Dice, mean over contenders; cases without
+    Dice are left out.
+    """
     table = results.per_case(dataset, "dice", results.overall_class(dataset, "dice"))
-    order = table[[c.key for c in results.main(dataset)]].mean(axis=1).dropna().sort_values(kind="stable")
+    order = (
+        table[[c.key for c in results.main(dataset)]]
+        .mean(axis=1)
+        .dropna()
+        .sort_values(kind="stable")
+    )
     return str(order.index[(len(order) - 1) // 2])
 
 

@@ -1,4 +1,6 @@
-"""What the margin does to logits: its penalty drawn as a function, and the mean logits that networks give."""
+"""What the margin does to logits: its penalty drawn as a function, and the mean logits that
+networks give.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
-from segcal.figures.style import INK, MM, SINGLE, SMALL, SOFT, add_handles, grid, panels, shortened, styled
+from segcal.figures.style import (
+    INK,
+    MM,
+    SINGLE,
+    SMALL,
+    SOFT,
+    add_handles,
+    grid,
+    panels,
+    shortened,
+    styled,
+)
 from segcal.figures.values import Floats
 
 TRUE: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": "//////", "linewidth": 0.6}
@@ -21,8 +34,12 @@ OTHER: dict[str, Any] = {"facecolor": "white", "edgecolor": SOFT, "linewidth": 0
 
 @styled
 def penalty_shape(margin: float = 10.0) -> Figure:
-    """The linear penalty on a logit distance beside the one with a margin, and under each its derivative."""
-    figure, axes = panels(2, 2, width=SINGLE, height=70 * MM, sharex=True, sharey="row", height_ratios=[3, 2])
+    """The linear penalty on a logit distance beside the one with a margin, and under each its
+    derivative.
+    """
+    figure, axes = panels(
+        2, 2, width=SINGLE, height=70 * MM, sharex=True, sharey="row", height_ratios=[3, 2]
+    )
     reach = max(2 * margin, 1.0)
     for column, (title, start) in enumerate((("linear", 0.0), (f"margin {margin:g}", margin))):
         corners = np.array([0.0, start, reach])
@@ -37,7 +54,9 @@ def penalty_shape(margin: float = 10.0) -> Figure:
             if start > 0:
                 ax.axvline(start, color=SOFT, linewidth=0.6, linestyle=":")
             grid(ax)
-    axes[0, 1].annotate("m", (margin, 1.6 * margin), xytext=(-7, 0), textcoords="offset points", color=SOFT)
+    axes[0, 1].annotate(
+        "m", (margin, 1.6 * margin), xytext=(-7, 0), textcoords="offset points", color=SOFT
+    )
     axes[0, 0].set(ylabel="penalty", xlim=(0, reach))
     axes[1, 0].set(ylabel="derivative", ylim=(-0.15, 1.3), yticks=[0, 1])
     figure.supxlabel("logit distance, largest logit − logit of class k", fontsize=SMALL)
@@ -49,13 +68,15 @@ MOST_BARS = 6
 
 
 @styled
-def mean_logits(logits: Mapping[str, Floats], labels: Mapping[str, str], classes: Sequence[str]) -> Figure:
-    """A panel per contender: for the voxels of each true class a group of bars, one for the mean logit of each class.
+def mean_logits(
+    logits: Mapping[str, Floats], labels: Mapping[str, str], classes: Sequence[str]
+) -> Figure:
+    """A panel per contender: for the voxels of each true class a group of bars, one for the mean
+    logit of each class.
 
-    `logits[key]` is (K, K): a row per true class, a column per logit; `classes` start with the background. Bars carry the
-    number of their class, and the true one's is hatched: colours stand for methods. With many classes a panel is a matrix
-    of the same values.
-    """
+    `logits[key]` is (K, K): a row per true class, a column per logit; `classes` start with the
+    background. Bars carry the number of their class, and the true one's is hatched: colours stand
+    for methods. With many classes a panel is a matrix of the same values."""
     matrix = len(classes) > MOST_BARS
     columns = min(len(logits), 2)
     rows = -(-len(logits) // columns)
@@ -83,7 +104,10 @@ def mean_logits(logits: Mapping[str, Floats], labels: Mapping[str, str], classes
     else:
         room = 0.1 * (high - low)  # for the numbers beyond the bars
         axes[0, 0].set_ylim(low - room, high + room)
-        add_handles(figure, [Patch(**TRUE, label="logit of the true class"), Patch(**OTHER, label="of another")])
+        add_handles(
+            figure,
+            [Patch(**TRUE, label="logit of the true class"), Patch(**OTHER, label="of another")],
+        )
     return figure
 
 
@@ -107,7 +131,9 @@ def _draw_groups(ax: Axes, table: Floats, names: Sequence[str]) -> None:
         ax.text(float(empty), 0, "no voxels", ha="center", va="bottom", fontsize=SMALL, color=SOFT)
     ax.axhline(0, color=INK, linewidth=0.5)
     long = n * max(map(len, names)) > 54  # letters in a line under a panel
-    turned: dict[str, Any] = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    turned: dict[str, Any] = (
+        {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    )
     ax.set_xticks(range(n), names, **turned)
     ax.tick_params(axis="x", length=0)
     grid(ax, "y")
@@ -116,14 +142,33 @@ def _draw_groups(ax: Axes, table: Floats, names: Sequence[str]) -> None:
 def _number(ax: Axes, k: int, x: float, y: float, ink: str) -> None:
     """The number of a class beyond the end of its bar."""
     way, side = (1.5, "bottom") if y >= 0 else (-1.5, "top")
-    ax.annotate(str(k), (x, y), xytext=(0, way), textcoords="offset points", ha="center", va=side, fontsize=SMALL, color=ink)
+    ax.annotate(
+        str(k),
+        (x, y),
+        xytext=(0, way),
+        textcoords="offset points",
+        ha="center",
+        va=side,
+        fontsize=SMALL,
+        color=ink,
+    )
 
 
-def _draw_matrix(ax: Axes, table: Floats, names: Sequence[str], low: float, high: float) -> AxesImage:
+def _draw_matrix(
+    ax: Axes, table: Floats, names: Sequence[str], low: float, high: float
+) -> AxesImage:
     n = len(names)
     drawn = ax.imshow(np.ma.masked_invalid(table), cmap="Greys", vmin=low, vmax=high, aspect="auto")
     for empty in np.flatnonzero(np.isnan(table).any(1)):
-        ax.text((n - 1) / 2, float(empty), "no voxels", ha="center", va="center", fontsize=SMALL, color=SOFT)
+        ax.text(
+            (n - 1) / 2,
+            float(empty),
+            "no voxels",
+            ha="center",
+            va="center",
+            fontsize=SMALL,
+            color=SOFT,
+        )
     ax.set_xticks(range(n), [str(k) for k in range(n)])
     ax.set_yticks(range(n), [shortened(name, 22) for name in names])
     ax.tick_params(length=0)

@@ -1,7 +1,7 @@
 """A slice in grey with the outline of each class: how classes look in pictures.
 
-Methods are coloured areas, lines and markers on white; classes are outlines on an image, in colours that no method has.
-"""
+Methods are coloured areas, lines and markers on white; classes are outlines on an image, in colours
+that no method has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def class_lines(colours: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 
 def show_image(ax: Axes, image: NDArray[Any], aspect: float = 1.0) -> None:
-    """A slice (H, W) in grey, its few brightest voxels white; `aspect` is the height of a voxel over its width."""
+    """A slice (H, W) in grey, its few brightest voxels white; `aspect` is the height of a voxel
+    over its width.
+    """
     white = max(float(np.quantile(image, 0.995)), 1e-6)
     ax.imshow(image, cmap="gray", vmin=0.0, vmax=white, aspect=aspect, interpolation="nearest")
 
@@ -48,26 +50,49 @@ def add_letters(ax: Axes, edges: Mapping[str, Any]) -> None:
         if side in edges:
             sideways = {"left": "left", "right": "right"}.get(side, "center")
             upright = {"top": "top", "bottom": "bottom"}.get(side, "center")
-            text = ax.text(x, y, edges[side], transform=ax.transAxes, ha=sideways, va=upright, color="white", fontsize=SMALL)
+            text = ax.text(
+                x,
+                y,
+                edges[side],
+                transform=ax.transAxes,
+                ha=sideways,
+                va=upright,
+                color="white",
+                fontsize=SMALL,
+            )
             text.set_path_effects([withStroke(linewidth=1.5, foreground="black")])
 
 
-def draw_outlines(ax: Axes, labels: NDArray[Any], colours: Sequence[str], *, width: float = 0.9) -> None:
-    """Around each class of a slice (H, W) a line in its colour, dark on both sides so that it shows on any tissue."""
+def draw_outlines(
+    ax: Axes, labels: NDArray[Any], colours: Sequence[str], *, width: float = 0.9
+) -> None:
+    """Around each class of a slice (H, W) a line in its colour, dark on both sides so that it shows
+    on any tissue.
+    """
     padded = np.pad(labels, 1)  # so that a class at the border is outlined there too
     rows, columns = (np.arange(-1, size + 1) for size in labels.shape)
     for k, (colour, line) in enumerate(class_lines(colours), start=1):
         if (labels == k).any():
             drawn = ax.contour(
-                columns, rows, padded == k, levels=[0.5], colors=[colour], linewidths=width, linestyles=[line]
+                columns,
+                rows,
+                padded == k,
+                levels=[0.5],
+                colors=[colour],
+                linewidths=width,
+                linestyles=[line],
             )
-            drawn.set_path_effects([withStroke(linewidth=width + HALO * width, foreground="#00000099")])
+            drawn.set_path_effects(
+                [withStroke(linewidth=width + HALO * width, foreground="#00000099")]
+            )
     height, breadth = labels.shape
     ax.set(xlim=(-0.5, breadth - 0.5), ylim=(height - 0.5, -0.5))
 
 
 def class_handles(classes: Sequence[str], colours: Sequence[str]) -> list[Patch]:
-    """What a legend shows for the classes: an outline on the grey of an image, unlike anything a method has."""
+    """What a legend shows for the classes: an outline on the grey of an image, unlike anything a
+    method has.
+    """
     return [
         Patch(facecolor=GROUND, edgecolor=colour, linestyle=line, linewidth=1.2, label=name)
         for name, (colour, line) in zip(classes, class_lines(colours), strict=True)

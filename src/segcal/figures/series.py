@@ -40,10 +40,11 @@ LARGEST, SMALLEST = 7.5, 2.0  # markers, in points
 
 @styled
 def robustness(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
-    """DSC against ECE under corruption: a panel per kind, a line per contender, markers smaller as it grows.
+    """DSC against ECE under corruption: a panel per kind, a line per contender, markers smaller as
+    it grows.
 
-    A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice` and `ece`.
-    """
+    A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice` and
+    `ece`."""
     kinds = list(dict.fromkeys(table["kind"]))
     keys = list(dict.fromkeys(table["contender"]))
     columns = min(len(kinds), 2)
@@ -58,17 +59,38 @@ def robustness(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
         sizes = dict(zip(levels, np.linspace(LARGEST, SMALLEST, len(levels)), strict=True))
         for key in keys:
             mine = part[part["contender"] == key].sort_values("severity")
-            missing += [f"{labels[key]} ({kind} {s:g})" for s in mine["severity"][mine[["dice", "ece"]].isna().any(axis=1)]]
+            missing += [
+                f"{labels[key]} ({kind} {s:g})"
+                for s in mine["severity"][mine[["dice", "ece"]].isna().any(axis=1)]
+            ]
             mine = mine.dropna(subset=["dice", "ece"])
             look = look_of(key).of_line()
             ax.plot(mine["dice"], mine["ece"], **look | {"marker": ""}, zorder=2)
             for severity, x, y in zip(mine["severity"], mine["dice"], mine["ece"], strict=True):
-                ax.plot(x, y, **look | {"linestyle": "none"}, markersize=sizes[severity], zorder=2.5)
+                ax.plot(
+                    x, y, **look | {"linestyle": "none"}, markersize=sizes[severity], zorder=2.5
+                )
         marks = [
-            Line2D([], [], linestyle="none", marker="o", color=SOFT, markersize=sizes[s], label=f"{s:g}") for s in levels
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker="o",
+                color=SOFT,
+                markersize=sizes[s],
+                label=f"{s:g}",
+            )
+            for s in levels
         ]
         place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(levels)}
-        ax.legend(handles=marks, title=kind, title_fontsize=SMALL, handletextpad=0.5, handlelength=1.2, **place)
+        ax.legend(
+            handles=marks,
+            title=kind,
+            title_fontsize=SMALL,
+            handletextpad=0.5,
+            handlelength=1.2,
+            **place,
+        )
         ax.set(xlabel=_axis_label("dice"), ylabel=_axis_label("ece"))
         grid(ax)
     for ax in axes.flat[len(kinds) :]:
@@ -84,10 +106,11 @@ def _axis_label(metric: str) -> str:
 
 @styled
 def sensitivity(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
-    """A column per contender, a row for DSC and one for ECE, over the settings tried; a ring marks the one chosen.
+    """A column per contender, a row for DSC and one for ECE, over the settings tried; a ring marks
+    the one chosen.
 
-    A row of the table is a run: `contender`, `setting` (as printed), its validation `dice` and `ece`, and `chosen`.
-    """
+    A row of the table is a run: `contender`, `setting` (as printed), its validation `dice` and
+    `ece`, and `chosen`."""
     keys = list(dict.fromkeys(table["contender"]))
     columns = min(len(keys), 5)
     blocks = -(-len(keys) // columns)
@@ -96,7 +119,10 @@ def sensitivity(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
     missing: list[str] = []
     for i, key in enumerate(keys):
         pair = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
-        missing += [f"{labels[key]} ({text})" for text in _draw_tried(pair, table[table["contender"] == key], key)]
+        missing += [
+            f"{labels[key]} ({text})"
+            for text in _draw_tried(pair, table[table["contender"] == key], key)
+        ]
         pair[0].set_title(shortened(labels[key], 26))
     for ax in axes[-2:, len(keys) - (blocks - 1) * columns :].flat:  # places without a contender
         ax.set_axis_off()
@@ -107,11 +133,22 @@ def sensitivity(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
         room = 0.06 * (high - low)  # for the ring
         for ax in drawn:
             first = ax in axes[:, 0]
-            ax.set(ylim=(low - room, high + room), ylabel=f"validation {_axis_label(metric)}" if first else "")
+            ax.set(
+                ylim=(low - room, high + room),
+                ylabel=f"validation {_axis_label(metric)}" if first else "",
+            )
             ax.tick_params(labelleft=first, labelbottom=metric == "ece")
     say_missing(figure, missing)
-    ring: dict[str, Any] = {"linestyle": "none", "marker": "o", "fillstyle": "none", "color": INK, "markersize": 6}
-    add_handles(figure, [Line2D([], [], label=f"chosen by validation {METRICS['dice'].label}", **ring)])
+    ring: dict[str, Any] = {
+        "linestyle": "none",
+        "marker": "o",
+        "fillstyle": "none",
+        "color": INK,
+        "markersize": 6,
+    }
+    add_handles(
+        figure, [Line2D([], [], label=f"chosen by validation {METRICS['dice'].label}", **ring)]
+    )
     return figure
 
 
@@ -126,13 +163,29 @@ def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, key: str) -> list[str]
         means = runs.groupby("setting", sort=False)[metric].mean().to_numpy(dtype=float)
         missing += [settings[i] for i in np.flatnonzero(np.isnan(means))]
         if len(runs) > len(settings):
-            ax.plot(places, runs[metric], linestyle="none", marker=".", markersize=3, color=colour_of(key), alpha=0.5)
+            ax.plot(
+                places,
+                runs[metric],
+                linestyle="none",
+                marker=".",
+                markersize=3,
+                color=colour_of(key),
+                alpha=0.5,
+            )
         ax.plot(range(len(settings)), means, **look_of(key).of_line())
-        ring: dict[str, Any] = {"marker": "o", "markersize": 9, "fillstyle": "none", "color": INK, "markeredgewidth": 0.7}
+        ring: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 9,
+            "fillstyle": "none",
+            "color": INK,
+            "markeredgewidth": 0.7,
+        }
         ax.plot(chosen, means[chosen], linestyle="none", **ring)
         ax.margins(y=0.15)
         grid(ax, "y")
-        ax.set_xticks(range(len(settings)), [text.partition("=")[2] if name else text for text in settings])
+        ax.set_xticks(
+            range(len(settings)), [text.partition("=")[2] if name else text for text in settings]
+        )
         ax.set(xlabel=name if metric == "ece" else "", xlim=(-0.5, len(settings) - 0.5))
     return list(dict.fromkeys(missing))
 
@@ -146,8 +199,14 @@ def _setting_name(settings: Sequence[str]) -> str:
 
 @styled
 def risk_coverage(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Figure:
-    """The error rate among the most confident share of the voxels, a curve per contender with the area under it."""
-    texts = {key: f"{labels[key]}: {aurc(sums):.4f}" for key, sums in bins.items() if np.sum(sums["count"]) > 0}
+    """The error rate among the most confident share of the voxels, a curve per contender with the
+    area under it.
+    """
+    texts = {
+        key: f"{labels[key]}: {aurc(sums):.4f}"
+        for key, sums in bins.items()
+        if np.sum(sums["count"]) > 0
+    }
     _, room = legend_size([*texts.values(), ""], SINGLE)
     figure, axes = panels(1, 1, width=SINGLE, height=62 * MM + room)
     ax = axes[0, 0]
@@ -159,7 +218,9 @@ def risk_coverage(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Fig
     if not texts:
         say(ax, "no voxels")
     ax.set(
-        xlabel="coverage: share of the voxels kept, most confident first", ylabel="risk: error rate among them", xlim=(0, 1)
+        xlabel="coverage: share of the voxels kept, most confident first",
+        ylabel="risk: error rate among them",
+        xlim=(0, 1),
     )
     ax.set_ylim(bottom=0)
     for axis in (ax.xaxis, ax.yaxis):
@@ -171,12 +232,15 @@ def risk_coverage(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Fig
 
 
 @styled
-def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[str, str]) -> Figure:
-    """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, a band from lowest to highest.
+def learning_curves(
+    logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[str, str]
+) -> Figure:
+    """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, a band from
+    lowest to highest.
 
-    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker stands at the epoch with the best mean DSC. The first
-    tenth of the epochs does not decide how far the axes reach: a network that knows nothing yet would flatten all the rest.
-    """
+    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker stands at the epoch with the
+    best mean DSC. The first tenth of the epochs does not decide how far the axes reach: a network
+    that knows nothing yet would flatten all the rest."""
     _, room = legend_size([labels[key] for key in logs], DOUBLE)
     figure, axes = panels(1, 2, height=60 * MM + room)
     missing = [text for key, text in labels.items() if key not in logs]
@@ -189,7 +253,9 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[
             continue
         for ax, (what, curve) in zip(axes[0], curves.items(), strict=True):
             _draw_curve(ax, curve, key, float(mean.idxmax()))  # type: ignore[arg-type]
-            later[what] += [v for v in curve.iloc[len(curve) // 10 :].to_numpy().ravel() if not math.isnan(v)]
+            later[what] += [
+                v for v in curve.iloc[len(curve) // 10 :].to_numpy().ravel() if not math.isnan(v)
+            ]
     for ax, what in zip(axes[0], ("dice", "ece"), strict=True):
         ax.set(xlabel="epoch", ylabel=f"validation {_axis_label(what)}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -205,7 +271,9 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[
 
 
 def _by_epoch(runs: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
-    found = pd.concat([run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)], axis=1).sort_index()
+    found = pd.concat(
+        [run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)], axis=1
+    ).sort_index()
     return found.set_axis(found.index + 1)
 
 
@@ -213,5 +281,12 @@ def _draw_curve(ax: Axes, curve: pd.DataFrame, key: str, best: float) -> None:
     look, mean = look_of(key), curve.mean(axis=1)
     ax.plot(curve.index, mean, **look.of_line() | {"marker": "" if len(curve) > 1 else look.marker})
     if curve.shape[1] > 1:
-        ax.fill_between(curve.index, curve.min(axis=1), curve.max(axis=1), color=colour_of(key), alpha=0.12, linewidth=0)
+        ax.fill_between(
+            curve.index,
+            curve.min(axis=1),
+            curve.max(axis=1),
+            color=colour_of(key),
+            alpha=0.12,
+            linewidth=0,
+        )
     ax.plot(best, mean[best], **look.of_line() | {"linestyle": "none"}, zorder=3)

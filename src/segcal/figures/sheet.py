@@ -16,8 +16,12 @@ IN_A_ROW = 6
 
 
 @styled
-def contact_sheet(slices: Sequence[SliceView], classes: Sequence[str], colours: Sequence[str], title: str) -> Figure:
-    """Slices in grey, in true proportion, with the outline of each class in its colour and letters at the sides."""
+def contact_sheet(
+    slices: Sequence[SliceView], classes: Sequence[str], colours: Sequence[str], title: str
+) -> Figure:
+    """Slices in grey, in true proportion, with the outline of each class in its colour and letters
+    at the sides.
+    """
     columns = min(IN_A_ROW, len(slices))
     rows = math.ceil(len(slices) / columns)
     each = DOUBLE / IN_A_ROW

@@ -1,8 +1,8 @@
-"""How all figures look: sizes, fonts, and the one place that gives each method its colour, marker and line.
+"""How all figures look: sizes, fonts, and the one place that gives each method its colour, marker
+and line.
 
-Figures have a white background of their own, so that they read in a dark page too, and no function here or in the modules
-that draw leaves a trace in matplotlib's global settings.
-"""
+Figures have a white background of their own, so that they read in a dark page too, and no function
+here or in the modules that draw leaves a trace in matplotlib's global settings."""
 
 from __future__ import annotations
 
@@ -70,8 +70,18 @@ METHODS = {
     "mbls": ("#D55E00", "D"),
     "mbls_dice": ("#0072B2", "X"),
 }
-OTHERS = (("#8C6D00", ">"), ("#5E3C99", "p"), ("#7B3014", "h"), ("#1B4F4A", "d"))  # for losses without a row of their own
-NETWORKS = {"unet": ("-", "full"), "attention_unet": ("--", "left"), "unetpp": ("-.", "bottom"), "transunet": (":", "none")}
+OTHERS = (
+    ("#8C6D00", ">"),
+    ("#5E3C99", "p"),
+    ("#7B3014", "h"),
+    ("#1B4F4A", "d"),
+)  # for losses without a row of their own
+NETWORKS = {
+    "unet": ("-", "full"),
+    "attention_unet": ("--", "left"),
+    "unetpp": ("-.", "bottom"),
+    "transunet": (":", "none"),
+}
 OTHER_NETWORK = ((0, (4, 1, 1, 1, 1, 1)), "top")
 SHADES = (0.45, -0.4, 0.65, -0.65)  # towards white, towards black
 
@@ -98,10 +108,11 @@ class Look:
 
 
 def look_of(key: str) -> Look:
-    """The look of a contender, from its key alone, so that it is the same in every figure and on every machine.
+    """The look of a contender, from its key alone, so that it is the same in every figure and on
+    every machine.
 
-    The method gives colour and marker, the network the kind of line and how the marker is filled, and settings that differ
-    from the defaults a lighter or darker shade.
+    The method gives colour and marker, the network the kind of line and how the marker is filled,
+    and settings that differ from the defaults a lighter or darker shade.
 
     >>> look_of("mbls").colour, look_of("transunet mbls").colour, look_of("transunet mbls").line
     ('#D55E00', '#D55E00', ':')
@@ -146,18 +157,23 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return inside
 
 
-def panels(rows: int, columns: int, *, width: float = DOUBLE, height: float, **kwargs: Any) -> tuple[Figure, NDArray[Any]]:
+def panels(
+    rows: int, columns: int, *, width: float = DOUBLE, height: float, **kwargs: Any
+) -> tuple[Figure, NDArray[Any]]:
     """A white figure with a grid of axes."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **kwargs)
     for ax in axes.flat:
-        # Ticks are made when a figure is drawn, under whatever settings hold then: these must be the axes' own.
+        # Ticks are made when a figure is drawn, under whatever settings hold then: these must be
+        # the axes' own.
         ax.tick_params(labelsize=SMALL, labelcolor=INK, color=SOFT, width=0.5, length=2, pad=2)
     return figure, axes
 
 
 def legend_size(texts: Iterable[str], width: float) -> tuple[int, float]:
-    """How many columns of entries fit into a width, and the height that the legend needs, in inches."""
+    """How many columns of entries fit into a width, and the height that the legend needs, in
+    inches.
+    """
     known = list(texts)
     room = (6 + 1.2 * max(map(len, known), default=0)) * MM  # a handle and about 1.2 mm per letter
     columns = max(1, min(len(known), int(width / room)))
@@ -165,12 +181,18 @@ def legend_size(texts: Iterable[str], width: float) -> tuple[int, float]:
 
 
 def add_legend(
-    figure: Figure, keys: Iterable[str], labels: Mapping[str, str], *, lines: bool = True, title: str = ""
+    figure: Figure,
+    keys: Iterable[str],
+    labels: Mapping[str, str],
+    *,
+    lines: bool = True,
+    title: str = "",
 ) -> None:
     """One legend under all panels, an entry per contender in its look."""
     entries = [(look_of(key), labels[key]) for key in keys]
     handles = [
-        Line2D([], [], label=text, **(look.of_line() | ({} if lines else {"linestyle": "none"}))) for look, text in entries
+        Line2D([], [], label=text, **(look.of_line() | ({} if lines else {"linestyle": "none"})))
+        for look, text in entries
     ]
     add_handles(figure, handles, title)
 
@@ -179,13 +201,25 @@ def add_handles(figure: Figure, handles: Sequence[Any], title: str = "") -> None
     """A legend of any handles under all panels."""
     if handles:
         columns, _ = legend_size([str(h.get_label()) for h in handles], figure.get_size_inches()[0])
-        made = figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=title or None)
+        made = figure.legend(
+            handles=handles, loc="outside lower center", ncols=columns, title=title or None
+        )
         made.get_title().set_fontsize(SMALL)
 
 
 def say(ax: Axes, text: str) -> None:
     """Words in the middle of a panel that has nothing to show."""
-    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=SOFT, fontsize=SMALL, wrap=True)
+    ax.text(
+        0.5,
+        0.5,
+        text,
+        transform=ax.transAxes,
+        ha="center",
+        va="center",
+        color=SOFT,
+        fontsize=SMALL,
+        wrap=True,
+    )
 
 
 def say_missing(figure: Figure, what: Sequence[str]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from segcal.compare import Results
 from segcal.figures import from_bins, from_networks, from_scores
-from segcal.results import Results
-from segcal.store import save_figure
+from segcal.folders import save_figure
 from segcal.types import check_choice
 
 FORMATS = ("svg", "pdf", "png")
@@ -19,7 +19,8 @@ FORMATS = ("svg", "pdf", "png")
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A row of `FIGURES`: `draw(results, dataset)`, how it is printed, what is seen in it, and what it is made from.
+    """A row of `FIGURES`: `draw(results, dataset)`, how it is printed, what is seen in it, and what
+    it is made from.
 
     `draw` gives `None` where the runs do not hold what the figure needs.
     """
@@ -149,12 +150,18 @@ FIGURES: dict[str, FigureRow] = {
 
 
 def save_figures(
-    results: Results, out: Path, *, format: str = "svg", keys: Sequence[str] = (), dataset: str | None = None
+    results: Results,
+    out: Path,
+    *,
+    format: str = "svg",
+    keys: Sequence[str] = (),
+    dataset: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Draw the figures of some runs into a folder, as `<data set>-<key>.<format>`; all of them unless some are named.
+    """Draw the figures of some runs into a folder, as `<data set>-<key>.<format>`; all of them
+    unless some are named.
 
-    A row per data set and figure says what it shows and which file it is: `None` where there was nothing to draw.
-    """
+    A row per data set and figure says what it shows and which file it is: `None` where there was
+    nothing to draw."""
     check_choice("format", format, FORMATS)
     for key in keys:
         check_choice("figure", key, tuple(FIGURES))

@@ -13,7 +13,9 @@ from scipy.stats import chi2, f
 
 Floats = NDArray[np.float64]
 BinSums = Mapping[str, Floats]
-"""Sums per bin: `count`, and of the voxels in it `conf` (confidence) and `hit` (how many were right)."""
+"""Sums per bin: `count`, and of the voxels in it `conf` (confidence) and `hit` (how many were
+right).
+"""
 
 
 def bin_ece(bins: BinSums) -> float:
@@ -29,9 +31,8 @@ def bin_ece(bins: BinSums) -> float:
 def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
     """Coverage and risk: the error rate among the most confident share of the voxels.
 
-    Bins go from the least to the most confident. Within a bin the order is not known, and the voxels count as equally
-    likely to come first, so that errors grow evenly there.
-    """
+    Bins go from the least to the most confident. Within a bin the order is not known, and the
+    voxels count as equally likely to come first, so that errors grow evenly there."""
     kept, errors = _cumulated(bins)
     if kept[-1] == 0:
         return np.array([]), np.array([])
@@ -43,10 +44,12 @@ def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
 
 
 def aurc(bins: BinSums) -> float:
-    r"""Area under the risk-coverage curve, $\frac{1}{N} \sum_{n=1}^N E_n / n$, with $E_n$ errors among the first n voxels.
+    r"""Area under the risk-coverage curve, $\frac{1}{N} \sum_{n=1}^N E_n / n$, with $E_n$ errors
+    among the first n voxels.
 
-    Exact for binned voxels: in a bin after $M$ voxels with $E$ errors, of $c$ voxels with error rate $r$, the sum of
-    $(E + r (n - M)) / n$ is $r c + (E - r M) (H_{M+c} - H_M)$, where harmonic numbers are digamma's. NaN without voxels.
+    Exact for binned voxels: in a bin after $M$ voxels with $E$ errors, of $c$ voxels with error
+    rate $r$, the sum of $(E + r (n - M)) / n$ is $r c + (E - r M) (H_{M+c} - H_M)$, where harmonic
+    numbers are digamma's. NaN without voxels.
 
     >>> aurc({"count": np.array([1.0, 1.0]), "hit": np.array([0.0, 1.0])})  # the unsure voxel is wrong: (0/1 + 1/2) / 2
     0.25
@@ -63,7 +66,9 @@ def aurc(bins: BinSums) -> float:
 
 
 def _cumulated(bins: BinSums) -> tuple[Floats, Floats]:
-    """Voxels kept and errors among them, after each bin from the most confident on; both start at 0."""
+    """Voxels kept and errors among them, after each bin from the most confident on; both start at
+    0.
+    """
     count = np.asarray(bins["count"], dtype=float)[::-1]
     wrong = count - np.asarray(bins["hit"], dtype=float)[::-1]
     return np.concatenate([[0.0], count.cumsum()]), np.concatenate([[0.0], wrong.cumsum()])
@@ -85,7 +90,9 @@ def spread_oval(points: Floats, level: float = 0.5) -> Oval | None:
 
 
 def mean_oval(points: Floats, level: float = 0.95) -> Oval | None:
-    """Where the mean of points (N, 2) lies with confidence `level` (Hotelling); `None` for fewer than three."""
+    """Where the mean of points (N, 2) lies with confidence `level` (Hotelling); `None` for fewer
+    than three.
+    """
     n = len(points)
     return _oval(points, 2 * (n - 1) / (n * (n - 2)) * f.ppf(level, 2, n - 2)) if n >= 3 else None
 
@@ -94,7 +101,12 @@ def _oval(points: Floats, squared_radius: float) -> Oval:
     x, y = points.mean(0)
     sizes, directions = np.linalg.eigh(np.cov(points.T))
     width, height = 2 * np.sqrt(np.maximum(sizes, 0) * squared_radius)
-    return Oval((float(x), float(y)), float(width), float(height), float(np.degrees(np.arctan2(*directions[::-1, 0]))))
+    return Oval(
+        (float(x), float(y)),
+        float(width),
+        float(height),
+        float(np.degrees(np.arctan2(*directions[::-1, 0]))),
+    )
 
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,16 +117,23 @@ def shares(table: pd.DataFrame) -> pd.DataFrame:
 LEAST_SPAN = 0.05
 
 
-def outward(values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each column scaled from `inner` (its worst value) to 1 (its best), and the values at both `ends`.
+def outward(
+    values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each column scaled from `inner` (its worst value) to 1 (its best), and the values at both
+    `ends`.
 
-    An axis spans at least 5 % of its largest value, so that methods which are practically the same look the same.
+    An axis spans at least 5 % of its largest value, so that methods which are practically the same
+    look the same.
 
     >>> scaled, ends = outward(pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]}), {"ECE": "lower", "DSC": "higher"})
     >>> scaled["ECE"].round(2).tolist(), ends["ECE"].round(2).tolist(), ends["DSC"].round(2).tolist()
     ([1.0, 0.25], [0.2, 0.1], [0.76, 0.8])
     """
-    scaled, ends = values.astype(float), pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float)
+    scaled, ends = (
+        values.astype(float),
+        pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float),
+    )
     for name in values.columns:
         known = scaled[name].dropna()
         if known.empty:

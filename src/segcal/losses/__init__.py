@@ -1,4 +1,5 @@
-"""Training objectives that calibrate: pure functions, the table `LOSSES`, and one module for other people's trainers.
+"""Training objectives that calibrate: pure functions, the table `LOSSES`, and one module for other
+people's trainers.
 
 Needs torch alone, so that it can live inside anyone's training code.
 
@@ -24,13 +25,27 @@ from segcal.losses.margin import margin_penalty, mbls, mbls_dice
 from segcal.losses.pointwise import ce, ecp, focal, ls, svls
 from segcal.types import UserError, check_choice
 
-__all__ = ["LOSSES", "Criterion", "Loss", "ce", "ce_dice", "ecp", "focal", "ls", "margin_penalty", "mbls", "mbls_dice"]
+__all__ = [
+    "LOSSES",
+    "Criterion",
+    "Loss",
+    "ce",
+    "ce_dice",
+    "ecp",
+    "focal",
+    "ls",
+    "margin_penalty",
+    "mbls",
+    "mbls_dice",
+]
 __all__ += ["soft_dice", "svls"]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A row of `LOSSES`: a function, how it is printed, whom to cite, and the settings that the paper tried."""
+    """A row of `LOSSES`: a function, how it is printed, whom to cite, and the settings that the
+    paper tried.
+    """
 
     function: Callable[..., Tensor]
     label: str
@@ -55,19 +70,42 @@ _DICE = "Milletari et al., 3DV 2016, doi:10.1109/3DV.2016.79"
 LOSSES: dict[str, Loss] = {
     "ce": Loss(ce, "CE", "Goodfellow et al., Deep Learning, MIT Press 2016, section 6.2"),
     "ce_dice": Loss(ce_dice, "CE+Dice", _DICE, terms=(ce, soft_dice)),
-    "focal": Loss(focal, "FL", "Lin et al., ICCV 2017, doi:10.1109/ICCV.2017.324", _grid("gamma", 1.0, 2.0, 3.0)),
-    "ecp": Loss(ecp, "ECP", "Pereyra et al., ICLR workshop 2017, arXiv:1701.06548", _grid("weight", 0.1, 0.2, 0.3)),
-    "ls": Loss(ls, "LS", "Szegedy et al., CVPR 2016, doi:10.1109/CVPR.2016.308", _grid("alpha", 0.1, 0.2, 0.3)),
+    "focal": Loss(
+        focal,
+        "FL",
+        "Lin et al., ICCV 2017, doi:10.1109/ICCV.2017.324",
+        _grid("gamma", 1.0, 2.0, 3.0),
+    ),
+    "ecp": Loss(
+        ecp,
+        "ECP",
+        "Pereyra et al., ICLR workshop 2017, arXiv:1701.06548",
+        _grid("weight", 0.1, 0.2, 0.3),
+    ),
+    "ls": Loss(
+        ls,
+        "LS",
+        "Szegedy et al., CVPR 2016, doi:10.1109/CVPR.2016.308",
+        _grid("alpha", 0.1, 0.2, 0.3),
+    ),
     "svls": Loss(svls, "SVLS", "Islam and Glocker, IPMI 2021, doi:10.1007/978-3-030-78191-0_52"),
     "mbls": Loss(mbls, "MbLS", _MBLS, _grid("margin", 5.0, 8.0, 10.0), (ce, margin_penalty)),
-    "mbls_dice": Loss(mbls_dice, "MbLS+Dice", _MBLS, _grid("margin", 5.0, 8.0, 10.0), (ce, soft_dice, margin_penalty)),
+    "mbls_dice": Loss(
+        mbls_dice,
+        "MbLS+Dice",
+        _MBLS,
+        _grid("margin", 5.0, 8.0, 10.0),
+        (ce, soft_dice, margin_penalty),
+    ),
 }
 
 
 class Criterion(nn.Module):
-    """A row of `LOSSES` as a module, for wherever MONAI, Lightning or nnU-Net expect a criterion `(logits, target)`.
+    """A row of `LOSSES` as a module, for wherever MONAI, Lightning or nnU-Net expect a criterion
+    `(logits, target)`.
 
-    The target is (N, *S), or (N, 1, *S) as MONAI and nnU-Net give it, of any number type that holds whole numbers.
+    The target is (N, *S), or (N, 1, *S) as MONAI and nnU-Net give it, of any number type that holds
+    whole numbers.
 
     >>> Criterion("ls", alpha=0.2)
     Criterion(ls, alpha=0.2)
@@ -79,7 +117,9 @@ class Criterion(nn.Module):
         for name in settings:
             check_choice(f"setting of {loss}", name, tuple(LOSSES[loss].settings))
         self.loss, self.settings = loss, settings
-        self(torch.zeros(1, 2, 2), torch.zeros(1, 2).long())  # a bad setting fails here, not after the first epoch
+        self(
+            torch.zeros(1, 2, 2), torch.zeros(1, 2).long()
+        )  # a bad setting fails here, not after the first epoch
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of logits (N, K, *S) against a target (N, *S) or (N, 1, *S)."""
@@ -87,15 +127,21 @@ class Criterion(nn.Module):
 
     @torch.no_grad()
     def parts(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The terms of a loss that adds up several, unweighted, for the log; empty for the others. Targets as for a call."""
+        """The terms of a loss that adds up several, unweighted, for the log; empty for the others.
+        Targets as for a call.
+        """
         found, labels = {}, _labels(logits, target)
         for term in LOSSES[self.loss].terms:
             known = signature(term).parameters
-            found[term.__name__] = term(logits.detach(), labels, **{k: v for k, v in self.settings.items() if k in known})
+            found[term.__name__] = term(
+                logits.detach(), labels, **{k: v for k, v in self.settings.items() if k in known}
+            )
         return found
 
     def __repr__(self) -> str:
-        return f"Criterion({', '.join([self.loss, *(f'{k}={v}' for k, v in self.settings.items())])})"
+        return (
+            f"Criterion({', '.join([self.loss, *(f'{k}={v}' for k, v in self.settings.items())])})"
+        )
 
 
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
@@ -105,5 +151,7 @@ def _labels(logits: Tensor, target: Tensor) -> Tensor:
         return target
     labels = target.long()
     if not torch.compiler.is_compiling() and not torch.equal(labels.to(target.dtype), target):
-        raise UserError("target must hold whole numbers (class labels); got fractions, as in soft labels")
+        raise UserError(
+            "target must hold whole numbers (class labels); got fractions, as in soft labels"
+        )
     return labels

@@ -17,9 +17,9 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 def objective(function: F) -> F:
     """Check shapes and types before a loss runs, and give it plain tensors in at least float32.
 
-    Half-precision logits (autocast) are widened: a softmax in 8 or 11 bits is no basis for calibration. Label values are
-    not scanned here: the first look-up of a label inside the loss fails on its own, and that failure is reworded.
-    """
+    Half-precision logits (autocast) are widened: a softmax in 8 or 11 bits is no basis for
+    calibration. Label values are not scanned here: the first look-up of a label inside the loss
+    fails on its own, and that failure is reworded."""
 
     @wraps(function)
     def checked(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
@@ -29,7 +29,9 @@ def objective(function: F) -> F:
             logits = logits.float()
         labels = plain(labels).long()
         try:
-            with torch.autocast(logits.device.type, enabled=False):  # it would narrow matrix products again
+            with torch.autocast(
+                logits.device.type, enabled=False
+            ):  # it would narrow matrix products again
                 return function(logits, labels, **settings)
         except (IndexError, RuntimeError) as error:
             if "out of bounds" not in str(error):
@@ -42,11 +44,15 @@ def objective(function: F) -> F:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Drop a tensor subclass such as MONAI's MetaTensor, whose bookkeeping would slow every operation."""
+    """Drop a tensor subclass such as MONAI's MetaTensor, whose bookkeeping would slow every
+    operation.
+    """
     return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
 
 
 def counted(labels: Tensor, ignore_index: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """1.0 where a voxel counts and 0.0 where it is ignored, and how many count (at least 1, so that a mean is finite)."""
+    """1.0 where a voxel counts and 0.0 where it is ignored, and how many count (at least 1, so that
+    a mean is finite).
+    """
     weight = labels.ne(ignore_index).to(like.dtype)
     return weight, weight.sum().clamp_min(1)

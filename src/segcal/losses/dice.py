@@ -10,8 +10,11 @@ from segcal.types import IGNORE
 
 
 @objective
-def soft_dice(logits: Tensor, labels: Tensor, *, include_background: bool = False, ignore_index: int = IGNORE) -> Tensor:
-    r"""Soft Dice loss, $1 - \frac{2\sum s_k y_k + \epsilon}{\sum s_k + \sum y_k + \epsilon}$, mean over items and classes.
+def soft_dice(
+    logits: Tensor, labels: Tensor, *, include_background: bool = False, ignore_index: int = IGNORE
+) -> Tensor:
+    r"""Soft Dice loss, $1 - \frac{2\sum s_k y_k + \epsilon}{\sum s_k + \sum y_k + \epsilon}$, mean
+    over items and classes.
 
     The same as MONAI's `DiceLoss(softmax=True, to_onehot_y=True, include_background=False)`.
 
@@ -25,7 +28,9 @@ def soft_dice(logits: Tensor, labels: Tensor, *, include_background: bool = Fals
 
 
 @objective
-def ce_dice(logits: Tensor, labels: Tensor, *, include_background: bool = False, ignore_index: int = IGNORE) -> Tensor:
+def ce_dice(
+    logits: Tensor, labels: Tensor, *, include_background: bool = False, ignore_index: int = IGNORE
+) -> Tensor:
     """Cross-entropy plus soft Dice loss (Milletari et al. 2016).
 
     >>> import torch

@@ -1,7 +1,8 @@
-"""Margin-based label smoothing (Murugesan et al. 2023): the margin term alone, with cross-entropy, and with Dice too.
+"""Margin-based label smoothing (Murugesan et al. 2023): the margin term alone, with cross-entropy,
+and with Dice too.
 
-The margin term comes first in each function: its temporary copies are gone before the softmax needs room.
-"""
+The margin term comes first in each function: its temporary copies are gone before the softmax needs
+room."""
 
 from __future__ import annotations
 
@@ -22,11 +23,14 @@ def margin_penalty(
     class_reduction: str = "sum",
     ignore_index: int = IGNORE,
 ) -> Tensor:
-    r"""The margin term alone, mean over voxels, to be added to any loss with a weight of your own (the paper's is 0.1).
+    r"""The margin term alone, mean over voxels, to be added to any loss with a weight of your own
+    (the paper's is 0.1).
 
-    $$ \sum_k \max(0, \max_j l_j - l_k - m) \quad\text{or, with penalty="l2",}\quad \sum_k \max(0, \max_j l_j - l_k - m)^2 $$
+    $$ \sum_k \max(0, \max_j l_j - l_k - m) \quad\text{or, with penalty="l2",}\quad \sum_k \max(0,
+    \max_j l_j - l_k - m)^2 $$
 
-    `labels` serve only to leave out the voxels marked `ignore_index`; without them every voxel counts.
+    `labels` serve only to leave out the voxels marked `ignore_index`; without them every voxel
+    counts.
 
     >>> margin_penalty(torch.tensor([[12.0, 0.0]]), margin=10.0)
     tensor(2.)
@@ -34,22 +38,45 @@ def margin_penalty(
     if labels is None:
         ignore_index = IGNORE  # what stands in for the labels is not to be ignored
         if logits.ndim < 2:
-            raise UserError(f"logits must be (N, K, *S) with K >= 2 classes; got shape {tuple(logits.shape)}")
-        labels = torch.zeros((), dtype=torch.long, device=logits.device).expand(logits.shape[0], *logits.shape[2:])
-    elif not torch.compiler.is_compiling():  # no look-up here would find a label that is out of range
+            raise UserError(
+                f"logits must be (N, K, *S) with K >= 2 classes; got shape {tuple(logits.shape)}"
+            )
+        labels = torch.zeros((), dtype=torch.long, device=logits.device).expand(
+            logits.shape[0], *logits.shape[2:]
+        )
+    elif (
+        not torch.compiler.is_compiling()
+    ):  # no look-up here would find a label that is out of range
         check_arrays(logits, labels)
         check_labels(labels, logits.shape[1], ignore_index)
     return _margin_penalty(
-        logits, labels, margin=margin, penalty=penalty, class_reduction=class_reduction, ignore_index=ignore_index
+        logits,
+        labels,
+        margin=margin,
+        penalty=penalty,
+        class_reduction=class_reduction,
+        ignore_index=ignore_index,
     )
 
 
 @objective
 def _margin_penalty(
-    logits: Tensor, labels: Tensor, *, margin: float, penalty: str, class_reduction: str, ignore_index: int
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    margin: float,
+    penalty: str,
+    class_reduction: str,
+    ignore_index: int,
 ) -> Tensor:
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
-    value, grad = margin_term(logits.detach(), voxel_weight, margin=margin, penalty=penalty, class_reduction=class_reduction)
+    value, grad = margin_term(
+        logits.detach(),
+        voxel_weight,
+        margin=margin,
+        penalty=penalty,
+        class_reduction=class_reduction,
+    )
     return with_gradient(logits, value / n_counted, grad.div_(n_counted))
 
 
@@ -64,12 +91,14 @@ def mbls(
     class_reduction: str = "sum",
     ignore_index: int = IGNORE,
 ) -> Tensor:
-    r"""Cross-entropy plus a penalty on logit distances beyond a margin (Murugesan et al. 2023, Eq. 7).
+    r"""Cross-entropy plus a penalty on logit distances beyond a margin (Murugesan et al. 2023, Eq.
+    7).
 
     $$ \mathrm{CE} + \lambda \sum_k \max(0, \max_j l_j - l_k - m) $$
 
-    `class_reduction="sum"` is the paper's equation; `"mean"` is the authors' code, where lambda is K times weaker.
-    `penalty="l2"` squares each excess after the hinge, so that distances under the margin stay free.
+    `class_reduction="sum"` is the paper's equation; `"mean"` is the authors' code, where lambda is
+    K times weaker. `penalty="l2"` squares each excess after the hinge, so that distances under the
+    margin stay free.
 
     >>> mbls(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     tensor(0.6931)
@@ -77,7 +106,11 @@ def mbls(
     check_range("weight", weight, 0)
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
     excess, grad = margin_term(
-        logits.detach(), voxel_weight, margin=margin, penalty=penalty, class_reduction=class_reduction
+        logits.detach(),
+        voxel_weight,
+        margin=margin,
+        penalty=penalty,
+        class_reduction=class_reduction,
     )
     softmax = softmax_term(logits.detach(), labels, voxel_weight, ignore_index)
     grad.mul_(weight).add_(ce_gradient(softmax)).div_(n_counted)
@@ -96,7 +129,8 @@ def mbls_dice(
     include_background: bool = False,
     ignore_index: int = IGNORE,
 ) -> Tensor:
-    """Cross-entropy, soft Dice loss and the margin term; Dice over the same classes as in `ce_dice`.
+    """Cross-entropy, soft Dice loss and the margin term; Dice over the same classes as in
+    `ce_dice`.
 
     >>> mbls_dice(torch.tensor([[[8.0, 0.0], [0.0, 8.0]]]), torch.tensor([[0, 1]])) < 0.01
     tensor(True)
@@ -104,7 +138,11 @@ def mbls_dice(
     check_range("weight", weight, 0)
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
     excess, grad = margin_term(
-        logits.detach(), voxel_weight, margin=margin, penalty=penalty, class_reduction=class_reduction
+        logits.detach(),
+        voxel_weight,
+        margin=margin,
+        penalty=penalty,
+        class_reduction=class_reduction,
     )
     softmax = softmax_term(logits.detach(), labels, voxel_weight, ignore_index)
     dice, dice_grad = dice_term(softmax, include_background=include_background)

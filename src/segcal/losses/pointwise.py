@@ -1,7 +1,8 @@
-"""Cross-entropy and the objectives that smooth, weigh or regularise it voxel by voxel; each a mean over voxels.
+"""Cross-entropy and the objectives that smooth, weigh or regularise it voxel by voxel; each a mean
+over voxels.
 
-Voxels labelled `ignore_index` count nowhere; a batch in which every voxel is ignored gives 0, not NaN.
-"""
+Voxels labelled `ignore_index` count nowhere; a batch in which every voxel is ignored gives 0, not
+NaN."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def ce(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORE) -> Tensor:
 
 @objective
 def ls(logits: Tensor, labels: Tensor, *, alpha: float = 0.1, ignore_index: int = IGNORE) -> Tensor:
-    r"""Label smoothing: cross-entropy with the target $y(1-\alpha) + \alpha/K$ (Szegedy et al. 2016).
+    r"""Label smoothing: cross-entropy with the target $y(1-\alpha) + \alpha/K$ (Szegedy et al.
+    2016).
 
     >>> ls(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), alpha=0.1)
     tensor(0.2269)
@@ -38,12 +40,16 @@ def ls(logits: Tensor, labels: Tensor, *, alpha: float = 0.1, ignore_index: int 
 
 def _smoothed_ce(logits: Tensor, labels: Tensor, alpha: float, ignore_index: int) -> Tensor:
     _, n_counted = counted(labels, ignore_index, logits)
-    total = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=alpha)
+    total = F.cross_entropy(
+        logits, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=alpha
+    )
     return total / n_counted
 
 
 @objective
-def focal(logits: Tensor, labels: Tensor, *, gamma: float = 2.0, ignore_index: int = IGNORE) -> Tensor:
+def focal(
+    logits: Tensor, labels: Tensor, *, gamma: float = 2.0, ignore_index: int = IGNORE
+) -> Tensor:
     r"""Focal loss, $-(1-s_y)^\gamma \log s_y$ (Lin et al. 2017).
 
     >>> focal(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), gamma=1.0)
@@ -52,14 +58,18 @@ def focal(logits: Tensor, labels: Tensor, *, gamma: float = 2.0, ignore_index: i
     check_range("gamma", gamma, 0)
     _, n_counted = counted(labels, ignore_index, logits)
     nll = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="none")
-    # expm1 keeps 1 - s_y exact near s_y = 1; the floor keeps the power's slope finite there when gamma < 1.
+    # expm1 keeps 1 - s_y exact near s_y = 1; the floor keeps the power's slope finite there when
+    # gamma < 1.
     miss = torch.expm1(-nll).neg().clamp_min(torch.finfo(nll.dtype).tiny)
     return (miss.pow(gamma) * nll).sum() / n_counted
 
 
 @objective
-def ecp(logits: Tensor, labels: Tensor, *, weight: float = 0.1, ignore_index: int = IGNORE) -> Tensor:
-    r"""Explicit confidence penalty, $\mathrm{CE} - \lambda H(s)$ with $H(s) = -\sum_k s_k \log s_k$ (Pereyra et al. 2017).
+def ecp(
+    logits: Tensor, labels: Tensor, *, weight: float = 0.1, ignore_index: int = IGNORE
+) -> Tensor:
+    r"""Explicit confidence penalty, $\mathrm{CE} - \lambda H(s)$ with $H(s) = -\sum_k s_k \log s_k$
+    (Pereyra et al. 2017).
 
     >>> ecp(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), weight=1.0)
     tensor(0.)
@@ -73,18 +83,32 @@ def ecp(logits: Tensor, labels: Tensor, *, weight: float = 0.1, ignore_index: in
 
 
 @objective
-def svls(logits: Tensor, labels: Tensor, *, kernel_size: int = 3, sigma: float = 1.0, ignore_index: int = IGNORE) -> Tensor:
-    r"""Spatially varying label smoothing: cross-entropy with labels blurred in space (Islam and Glocker 2021).
+def svls(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    kernel_size: int = 3,
+    sigma: float = 1.0,
+    ignore_index: int = IGNORE,
+) -> Tensor:
+    r"""Spatially varying label smoothing: cross-entropy with labels blurred in space (Islam and
+    Glocker 2021).
 
-    Half of a voxel's target is its own label; the other half is its neighbours' labels, weighted by a Gaussian. Labels
-    are edge-replicated at the border. An ignored voxel lends its neighbours nothing: their other labels are scaled up.
+    Half of a voxel's target is its own label; the other half is its neighbours' labels, weighted by
+    a Gaussian. Labels are edge-replicated at the border. An ignored voxel lends its neighbours
+    nothing: their other labels are scaled up.
 
     >>> svls(torch.tensor([[[0.0, 0.0], [0.0, 0.0]]]), torch.tensor([[0, 1]]))
     tensor(0.6931)
     """
     _, n_counted = counted(labels, ignore_index, logits)
     target = _soft_targets(
-        labels, logits.shape[1], kernel_size=kernel_size, sigma=sigma, ignore_index=ignore_index, dtype=logits.dtype
+        labels,
+        logits.shape[1],
+        kernel_size=kernel_size,
+        sigma=sigma,
+        ignore_index=ignore_index,
+        dtype=logits.dtype,
     )
     return F.cross_entropy(logits, target, reduction="sum") / n_counted
 
@@ -102,9 +126,13 @@ def _soft_targets(
     """The soft targets (N, K, *S) of `svls`; zero at ignored voxels."""
     if kernel_size < 3 or kernel_size % 2 == 0:
         raise UserError(f"kernel_size must be an odd number from 3; got {kernel_size}")
-    check_range("sigma", sigma, 0.3, 1e3)  # below, neighbours weigh nothing; above, all weigh the same
+    check_range(
+        "sigma", sigma, 0.3, 1e3
+    )  # below, neighbours weigh nothing; above, all weigh the same
     if labels.ndim < 2:
-        raise UserError(f"svls needs labels with at least one spatial axis; got shape {tuple(labels.shape)}")
+        raise UserError(
+            f"svls needs labels with at least one spatial axis; got shape {tuple(labels.shape)}"
+        )
     radius = kernel_size // 2
     line = [math.exp(-step * step / (2 * sigma * sigma)) for step in range(-radius, radius + 1)]
     total = sum(line)
@@ -115,14 +143,17 @@ def _soft_targets(
     around = own
     for axis in range(2, own.ndim):
         around = _blurred(around, line, axis)
-    # The Gaussian is separable, the kernel with its raised centre is not; but it is a mixture of a point and a Gaussian.
+    # The Gaussian is separable, the kernel with its raised centre is not; but it is a mixture of a
+    # point and a Gaussian.
     centre = line[radius] ** (own.ndim - 2)
     target = around.sub_(own, alpha=centre).mul_(0.5 / (1 - centre)).add_(own, alpha=0.5)
     return target.mul_(kept / target.sum(1, keepdim=True).clamp_min(torch.finfo(dtype).tiny))
 
 
 def _blurred(x: Tensor, line: list[float], axis: int) -> Tensor:
-    """Convolve along one axis with a symmetric kernel; slices beyond the border repeat the last one."""
+    """Convolve along one axis with a symmetric kernel; slices beyond the border repeat the last
+    one.
+    """
     radius, size = len(line) // 2, x.shape[axis]
     first, last = x.narrow(axis, 0, 1), x.narrow(axis, size - 1, 1)
     out = x * line[radius]

@@ -1,9 +1,10 @@
-r"""Terms of the training objectives, each with its gradient in closed form, and how autograd is told of it.
+r"""Terms of the training objectives, each with its gradient in closed form, and how autograd is
+told of it.
 
-Autograd would keep half a dozen copies of the logits for the margin and as many for Dice; here one softmax and one gradient
-serve all terms of an objective, so that training with the margin needs about the memory of plain cross-entropy.
-Everything takes detached tensors, sums over the voxels that count, and works in place on what it allocated itself.
-"""
+Autograd would keep half a dozen copies of the logits for the margin and as many for Dice; here one
+softmax and one gradient serve all terms of an objective, so that training with the margin needs
+about the memory of plain cross-entropy. Everything takes detached tensors, sums over the voxels
+that count, and works in place on what it allocated itself."""
 
 from __future__ import annotations
 
@@ -23,14 +24,18 @@ class Softmax(NamedTuple):
 
     probs: Tensor  # (N, K, *S), 0 at ignored voxels
     nll: Tensor  # summed over voxels
-    truth: Tensor  # (N, 1, *S): labels; some class or other at ignored voxels, where the weight is 0
+    truth: (
+        Tensor  # (N, 1, *S): labels; some class or other at ignored voxels, where the weight is 0
+    )
     weight: Tensor  # (N, 1, *S): 1.0 where a voxel counts, else 0.0
 
 
 def softmax_term(logits: Tensor, labels: Tensor, weight: Tensor, ignore_index: int) -> Softmax:
     """Probabilities and summed cross-entropy in one go."""
     log_probs = F.log_softmax(logits, 1)
-    nll = F.nll_loss(log_probs, labels, ignore_index=ignore_index, reduction="sum")  # also checks the label range
+    nll = F.nll_loss(
+        log_probs, labels, ignore_index=ignore_index, reduction="sum"
+    )  # also checks the label range
     weight, truth = weight.unsqueeze(1), labels.clamp(0, logits.shape[1] - 1).unsqueeze(1)
     return Softmax(log_probs.exp_().mul_(weight), nll, truth, weight)
 
@@ -43,7 +48,8 @@ def ce_gradient(softmax: Softmax) -> Tensor:
 def margin_term(
     logits: Tensor, weight: Tensor, *, margin: float, penalty: str, class_reduction: str
 ) -> tuple[Tensor, Tensor]:
-    r"""The margin term and its gradient: $-[d_k > m]$ at class $k$, and the number of such classes at the winner.
+    r"""The margin term and its gradient: $-[d_k > m]$ at class $k$, and the number of such classes
+    at the winner.
 
     $d_k = \max_j l_j - l_k$. Tied winners share, as in the gradient of `amax`.
     """
@@ -51,11 +57,14 @@ def margin_term(
     check_choice("penalty", penalty, ("l1", "l2"))
     check_choice("class_reduction", class_reduction, ("sum", "mean"))
     distance = logits.amax(1, keepdim=True) - logits
-    winner = distance.sign().neg_().add_(1)  # 1.0 where the distance is 0: float masks are faster than bool ones
+    winner = (
+        distance.sign().neg_().add_(1)
+    )  # 1.0 where the distance is 0: float masks are faster than bool ones
     excess = distance.sub_(margin).relu_().mul_(weight.unsqueeze(1))
     if penalty == "l1":
         value, slope = excess.sum(), excess.sign_()
-    else:  # norms over the classes first: one running float32 sum of squares over all voxels would drift
+    # norms over the classes first: one running float32 sum of squares over all voxels would drift
+    else:
         value, slope = torch.linalg.vector_norm(excess, dim=1).square().sum(), excess.mul_(2)
     pull = slope.sum(1, keepdim=True) / winner.sum(1, keepdim=True)
     grad = slope.neg_().addcmul_(winner, pull)
@@ -67,15 +76,19 @@ def margin_term(
 def dice_term(softmax: Softmax, *, include_background: bool) -> tuple[Tensor, Tensor]:
     """Soft Dice loss, mean over items and classes, and its gradient.
 
-    With c_k the slope of the loss at s_k, the slope at logit k is s_k (c_k - sum_j s_j c_j). Here c_k is one constant per
-    item and class, `rest`, plus another, `true`, at the voxels of that class.
-    """
+    With c_k the slope of the loss at s_k, the slope at logit k is s_k (c_k - sum_j s_j c_j). Here
+    c_k is one constant per item and class, `rest`, plus another, `true`, at the voxels of that
+    class."""
     n_items, n_classes = softmax.probs.shape[:2]
     probs = softmax.probs.reshape(n_items, n_classes, -1)  # (N, K, V)
     index = softmax.truth.reshape(n_items, -1)  # (N, V)
-    hit = probs.gather(1, index.unsqueeze(1)).squeeze(1)  # (N, V): the probability of the true class
+    hit = probs.gather(1, index.unsqueeze(1)).squeeze(
+        1
+    )  # (N, V): the probability of the true class
     overlap = _sum_by_class(hit, index, n_classes)  # (N, K)
-    size = probs.sum(2) + _sum_by_class(softmax.weight.reshape(n_items, -1), index, n_classes) + SMOOTH
+    size = (
+        probs.sum(2) + _sum_by_class(softmax.weight.reshape(n_items, -1), index, n_classes) + SMOOTH
+    )
     dice = (2 * overlap + SMOOTH) / size
 
     counts = torch.ones_like(dice)
@@ -90,8 +103,12 @@ def dice_term(softmax: Softmax, *, include_background: bool) -> tuple[Tensor, Te
 
 
 def _sum_by_class(values: Tensor, index: Tensor, n_classes: int) -> Tensor:
-    """Sum (N, V) values by class into (N, K): in float64, since a running float32 sum is percents off at 2^21 voxels."""
-    wide = torch.float32 if values.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    """Sum (N, V) values by class into (N, K): in float64, since a running float32 sum is percents
+    off at 2^21 voxels.
+    """
+    wide = (
+        torch.float32 if values.device.type == "mps" else torch.float64
+    )  # Apple's GPUs have no float64
     total = torch.zeros(len(values), n_classes, dtype=wide, device=values.device)
     return total.scatter_add_(1, index, values.to(wide)).to(values.dtype)
 
@@ -113,6 +130,8 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
-            raise RuntimeError("this loss has no second derivative: call backward without create_graph")
+            raise RuntimeError(
+                "this loss has no second derivative: call backward without create_graph"
+            )
         (grad,) = ctx.saved_tensors
         return grad * outer, None, None

@@ -1,4 +1,5 @@
-"""Calibration, overlap and surface metrics: functions, the table `METRICS`, and thin torchmetrics classes.
+"""Calibration, overlap and surface metrics: functions, the table `METRICS`, and thin torchmetrics
+classes.
 
 >>> import torch
 >>> from segcal import metrics
@@ -54,17 +55,38 @@ __all__ = [
     "Reliability",
     "Surface",
 ]
-__all__ += ["accuracy", "ace", "asd", "assd", "brier", "cece", "confidence_gap", "confusion", "dice"]
-__all__ += ["dice_of_confusion", "ece", "hd95", "label_map", "mce", "mean_distance", "missed", "nll", "overconfidence"]
+__all__ += [
+    "accuracy",
+    "ace",
+    "asd",
+    "assd",
+    "brier",
+    "cece",
+    "confidence_gap",
+    "confusion",
+    "dice",
+]
+__all__ += [
+    "dice_of_confusion",
+    "ece",
+    "hd95",
+    "label_map",
+    "mce",
+    "mean_distance",
+    "missed",
+    "nll",
+    "overconfidence",
+]
 __all__ += ["reliability", "reliability_of_probs", "surfaces", "underconfidence"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of `METRICS`: a function, how it is printed, which way is better, and what the function takes.
+    """A row of `METRICS`: a function, how it is printed, which way is better, and what the function
+    takes.
 
-    `of` is `bins` (a `Reliability`, giving one number), or `confusion` or `surfaces` (giving a number per foreground class).
-    """
+    `of` is `bins` (a `Reliability`, giving one number), or `confusion` or `surfaces` (giving a
+    number per foreground class)."""
 
     function: Callable[[Any], Tensor]
     label: str

@@ -10,7 +10,9 @@ from segcal.types import check_choice, check_range
 MASKS = ("reference", "all", "prediction", "union", "ring")
 
 
-def voxel_mask(scores: Tensor, labels: Tensor, mask: str, *, ring: int, ignore_index: int) -> Tensor:
+def voxel_mask(
+    scores: Tensor, labels: Tensor, mask: str, *, ring: int, ignore_index: int
+) -> Tensor:
     """The voxels (N, *S) that count: bool; never those labelled `ignore_index`.
 
     >>> import torch
@@ -28,7 +30,8 @@ def voxel_mask(scores: Tensor, labels: Tensor, mask: str, *, ring: int, ignore_i
     if mask == "ring":
         check_range("ring", ring, 1)
         return _dilated(reference, ring) & _dilated(~reference & kept, ring) & kept
-    # A tie goes to the first class, as in argmax; comparing maxima is far cheaper than argmax over axis 1.
+    # A tie goes to the first class, as in argmax; comparing maxima is far cheaper than argmax over
+    # axis 1.
     predicted = (scores[:, 1:].amax(1) > scores[:, 0]) & kept
     return predicted if mask == "prediction" else predicted | reference
 
@@ -48,6 +51,8 @@ def _dilated(region: Tensor, radius: int) -> Tensor:
     grown = region
     for axis in range(1, region.ndim):
         line = grown.movedim(axis, -1)
-        pooled = F.max_pool1d(line.reshape(-1, 1, line.shape[-1]).float(), 2 * radius + 1, stride=1, padding=radius)
+        pooled = F.max_pool1d(
+            line.reshape(-1, 1, line.shape[-1]).float(), 2 * radius + 1, stride=1, padding=radius
+        )
         grown = pooled.reshape(line.shape).movedim(-1, axis) > 0
     return grown

@@ -1,7 +1,8 @@
-"""The metrics as `torchmetrics.Metric`, for Lightning and for several processes: every state is a sum that adds up.
+"""The metrics as `torchmetrics.Metric`, for Lightning and for several processes: every state is a
+sum that adds up.
 
-Each `update` takes one case. Results are means over cases, and `<key>_pooled` where all voxels are thrown together.
-"""
+Each `update` takes one case. Results are means over cases, and `<key>_pooled` where all voxels are
+thrown together."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ import torchmetrics
 from torch import Tensor, nn
 
 from segcal.metrics import METRICS
-from segcal.metrics.calibration import Bins, Reliability, check_finite, plain, reliability, reliability_of_probs
+from segcal.metrics.calibration import (
+    Bins,
+    Reliability,
+    check_finite,
+    plain,
+    reliability,
+    reliability_of_probs,
+)
 from segcal.metrics.masks import MASKS
 from segcal.metrics.overlap import confusion, label_map
 from segcal.metrics.surface import mean_distance, missed, surfaces
@@ -29,21 +37,29 @@ class _Scores(torchmetrics.Metric):
     case_sum: Tensor
     case_count: Tensor
 
-    def __init__(self, n_classes: int, settings: dict[str, Any], *more: object, **kwargs: Any) -> None:
+    def __init__(
+        self, n_classes: int, settings: dict[str, Any], *more: object, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         check_range("n_classes", n_classes, 2)
         self.n_classes, self.settings = n_classes, settings
-        # A MetricCollection takes metrics whose states have the same names and values for one; settings tell them apart.
-        self._add_sum("_".join(["settings", *map(str, [*settings.values(), *more])]).replace(".", "_"), ())
+        # A MetricCollection takes metrics whose states have the same names and values for one;
+        # settings tell them apart.
+        self._add_sum(
+            "_".join(["settings", *map(str, [*settings.values(), *more])]).replace(".", "_"), ()
+        )
 
     def _add_sum(self, name: str, shape: tuple[int, ...]) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
-        """Go where the model goes, but never into its type: a sum of bfloat16 stands still after some hundred cases.
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
+    ) -> nn.Module:
+        """Go where the model goes, but never into its type: a sum of bfloat16 stands still after
+        some hundred cases.
 
-        On Apple's GPUs, which have no float64, the sums stay on the CPU, as the statistics do that are added to them.
-        """
+        On Apple's GPUs, which have no float64, the sums stay on the CPU, as the statistics do that
+        are added to them."""
 
         def kept(state: Tensor) -> Tensor:
             device = fn(torch.empty(0, device=state.device)).device
@@ -54,7 +70,9 @@ class _Scores(torchmetrics.Metric):
     def _check(self, scores: Tensor, labels: Tensor) -> None:
         check_arrays(scores, labels)
         if scores.shape[1] != self.n_classes:
-            raise UserError(f"this metric was made for {self.n_classes} classes; got shape {tuple(scores.shape)}")
+            raise UserError(
+                f"this metric was made for {self.n_classes} classes; got shape {tuple(scores.shape)}"
+            )
 
     def _add_case(self, values: Tensor) -> None:
         self.case_sum += values.where(~values.isnan(), 0)
@@ -68,7 +86,8 @@ class _Scores(torchmetrics.Metric):
 class CalibrationScores(_Scores):
     """Every `bins` metric of `METRICS`, per case and pooled, from logits.
 
-    An update is one case, whose N items are its slices; with `items_are_cases` each item is a case of its own.
+    An update is one case, whose N items are its slices; with `items_are_cases` each item is a case
+    of its own.
 
     >>> scores = CalibrationScores(n_classes=2)
     >>> scores.update(torch.tensor([[[0.0, 0.0], [9.0, 2.0]]]), torch.tensor([[1, 1]]))
@@ -124,7 +143,10 @@ class CalibrationScores(_Scores):
     @property
     def bins(self) -> Reliability:
         """The pooled statistics so far (of all processes, inside `sync_context`)."""
-        top, classes = (Bins(*(getattr(self, f"{part}_{name}") for name in _BINS)) for part in ("top", "classes"))
+        top, classes = (
+            Bins(*(getattr(self, f"{part}_{name}") for name in _BINS))
+            for part in ("top", "classes")
+        )
         return Reliability(top, classes, self.nll, self.brier)
 
     def compute(self) -> dict[str, Tensor]:
@@ -134,16 +156,19 @@ class CalibrationScores(_Scores):
 
 
 class CalibrationScoresOfProbs(CalibrationScores):
-    """The same as `CalibrationScores` for probabilities, as ensembles and test-time augmentation give them."""
+    """The same as `CalibrationScores` for probabilities, as ensembles and test-time augmentation
+    give them.
+    """
 
     statistics = staticmethod(reliability_of_probs)
 
 
 class OverlapScores(_Scores):
-    """Dice and surface distances per foreground class (K-1,), mean over the cases that have a value; `missed` is a count.
+    """Dice and surface distances per foreground class (K-1,), mean over the cases that have a
+    value; `missed` is a count.
 
-    `<key>_mean` is a scalar: per case the mean over its classes, then the mean over cases. `dice_pooled` counts voxels over
-    all cases. `distances=False` leaves out what takes longest.
+    `<key>_mean` is a scalar: per case the mean over its classes, then the mean over cases.
+    `dice_pooled` counts voxels over all cases. `distances=False` leaves out what takes longest.
 
     >>> scores = OverlapScores(n_classes=3)
     >>> scores.update(torch.tensor([[[0.0, 1.0], [9.0, 0.0], [0.0, 0.0]]]), torch.tensor([[1, 0]]), spacing=(1.0,))
@@ -158,7 +183,9 @@ class OverlapScores(_Scores):
     keys = tuple(key for key, row in METRICS.items() if row.of in ("confusion", "surfaces"))
     confusion: Tensor
 
-    def __init__(self, n_classes: int, *, ignore_index: int = IGNORE, distances: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, n_classes: int, *, ignore_index: int = IGNORE, distances: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(n_classes, {"ignore_index": ignore_index}, **kwargs)
         if not distances:
             self.keys = tuple(key for key in self.keys if METRICS[key].of == "confusion")
@@ -167,7 +194,9 @@ class OverlapScores(_Scores):
         self._add_sum("confusion", (n_classes, n_classes))
 
     def update(self, logits: Tensor, labels: Tensor, *, spacing: Sequence[float] | None) -> None:
-        """Add one case: logits (1, K, *S), labels (1, *S); `spacing` per axis of S in millimetres, or `None` for voxels."""
+        """Add one case: logits (1, K, *S), labels (1, *S); `spacing` per axis of S in millimetres,
+        or `None` for voxels.
+        """
         self._check(logits, labels)
         if len(logits) != 1:
             raise UserError(
@@ -179,11 +208,20 @@ class OverlapScores(_Scores):
         counts = confusion(pred, truth, n_classes=self.n_classes, **self.settings)
         of: dict[str, Any] = {"confusion": counts}
         if any(METRICS[key].of == "surfaces" for key in self.keys):
-            of["surfaces"] = surfaces(pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings)
-        values = torch.stack([METRICS[key].function(of[METRICS[key].of]).double().to(self.device) for key in self.keys])
+            of["surfaces"] = surfaces(
+                pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings
+            )
+        values = torch.stack(
+            [
+                METRICS[key].function(of[METRICS[key].of]).double().to(self.device)
+                for key in self.keys
+            ]
+        )
         means = values.nanmean(1)
         if "surfaces" in of:
-            distances = torch.tensor([METRICS[key].of == "surfaces" for key in self.keys], device=values.device)
+            distances = torch.tensor(
+                [METRICS[key].of == "surfaces" for key in self.keys], device=values.device
+            )
             gone = missed(of["surfaces"]).to(values.device)
             means = torch.where(distances, mean_distance(values, gone), means)
         self._add_case(torch.cat([values, means[:, None]], 1))
@@ -194,5 +232,9 @@ class OverlapScores(_Scores):
         per_class = dict(zip(self.keys, self._mean[:, :-1], strict=True))
         if "missed" in self.keys:
             per_class["missed"] = self.case_sum[self.keys.index("missed"), :-1]
-        means = {f"{key}_mean": value for key, value in zip(self.keys, self._mean[:, -1], strict=True) if key != "missed"}
+        means = {
+            f"{key}_mean": value
+            for key, value in zip(self.keys, self._mean[:, -1], strict=True)
+            if key != "missed"
+        }
         return per_class | means | {"dice_pooled": METRICS["dice"].function(self.confusion)}

@@ -1,9 +1,9 @@
 """Distances between the surfaces of a predicted and a reference object.
 
-A surface voxel is one with a face neighbour outside the object (or outside the image), as in medpy and MONAI. Each distance
-runs between voxel centres, to the nearest surface voxel of the other object, found in a KD-tree over surface voxels alone:
-time and memory grow with the surface, not with the image.
-"""
+A surface voxel is one with a face neighbour outside the object (or outside the image), as in medpy
+and MONAI. Each distance runs between voxel centres, to the nearest surface voxel of the other
+object, found in a KD-tree over surface voxels alone: time and memory grow with the surface, not
+with the image."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ class Surface:
 
 
 def surfaces(
-    pred: Tensor, labels: Tensor, *, n_classes: int, spacing: Sequence[float] | None, ignore_index: int = IGNORE
+    pred: Tensor,
+    labels: Tensor,
+    *,
+    n_classes: int,
+    spacing: Sequence[float] | None,
+    ignore_index: int = IGNORE,
 ) -> list[Surface]:
     """Surface distances of every foreground class, from label maps (*S) of one case in 2D or 3D.
 
-    `spacing` is the size of a voxel along each axis, in millimetres; `None` asks for distances in voxels.
+    `spacing` is the size of a voxel along each axis, in millimetres; `None` asks for distances in
+    voxels.
 
     >>> pred, labels = torch.zeros(5, 5).long(), torch.zeros(5, 5).long()
     >>> pred[1, 1] = labels[1, 3] = 1
@@ -45,10 +51,14 @@ def surfaces(
     """
     may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     if pred.ndim not in (2, 3):
-        raise UserError(f"surfaces takes the label maps of one case in 2D or 3D; got shape {tuple(pred.shape)}")
+        raise UserError(
+            f"surfaces takes the label maps of one case in 2D or 3D; got shape {tuple(pred.shape)}"
+        )
     size = np.ones(pred.ndim) if spacing is None else np.asarray(spacing, dtype=float)
     if size.shape != (pred.ndim,) or not (np.isfinite(size) & (size > 0)).all():
-        raise UserError(f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}")
+        raise UserError(
+            f"spacing must be {pred.ndim} positive numbers, one per axis; got {spacing}"
+        )
     narrow = torch.uint8 if n_classes <= 256 else torch.int32
     maps = tuple(values.to(narrow).cpu().numpy() for values in (pred, labels))
     if may_ignore:
@@ -64,33 +74,46 @@ Box = tuple[slice, ...] | None
 
 
 def _cropped(pred: Map, labels: Map) -> tuple[Map, Map]:
-    """Both without the margin in which there is nothing: a quick pass that spares slower ones most of a volume."""
+    """Both without the margin in which there is nothing: a quick pass that spares slower ones most
+    of a volume.
+    """
     anything = pred | labels
     box = []
     for axis in range(pred.ndim):
-        along = np.flatnonzero(anything.any(axis=tuple(other for other in range(pred.ndim) if other != axis)))
+        along = np.flatnonzero(
+            anything.any(axis=tuple(other for other in range(pred.ndim) if other != axis))
+        )
         box.append(slice(along[0], along[-1] + 1) if len(along) else slice(0, 1))
     return pred[tuple(box)], labels[tuple(box)]
 
 
-def _surface(pred: Map, labels: Map, k: int, pred_box: Box, label_box: Box, size: NDArray[np.float64]) -> Surface:
+def _surface(
+    pred: Map, labels: Map, k: int, pred_box: Box, label_box: Box, size: NDArray[np.float64]
+) -> Surface:
     if pred_box is None or label_box is None:
         none = np.empty(0)
         return Surface(none, none, missed=(pred_box is None) != (label_box is None))
-    box = tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in zip(pred_box, label_box, strict=True))
+    box = tuple(
+        slice(min(a.start, b.start), max(a.stop, b.stop))
+        for a, b in zip(pred_box, label_box, strict=True)
+    )
     p, r = _outline(pred[box] == k), _outline(labels[box] == k)
     both = p & r  # often most; they need no search
     return Surface(_distances(p, r, both, size), _distances(r, p, both, size), missed=False)
 
 
 def _distances(
-    points: NDArray[np.bool_], others: NDArray[np.bool_], both: NDArray[np.bool_], size: NDArray[np.float64]
+    points: NDArray[np.bool_],
+    others: NDArray[np.bool_],
+    both: NDArray[np.bool_],
+    size: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """From each point to the nearest of the others, in no particular order."""
     apart = _places(points & ~both)
     if not len(apart):
         return np.zeros(np.count_nonzero(points))
-    # Unbalanced trees with large leaves are built several times faster, and on surfaces answer as fast.
+    # Unbalanced trees with large leaves are built several times faster, and on surfaces answer as
+    # fast.
     tree = cKDTree(_places(others) * size, leafsize=32, balanced_tree=False, compact_nodes=False)
     return np.concatenate([np.zeros(np.count_nonzero(both)), tree.query(apart * size)[0]])
 
@@ -112,25 +135,31 @@ def _outline(region: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def asd(found: Sequence[Surface]) -> Tensor:
-    """Average surface distance per class (K-1,), directed from prediction to reference as in the paper's code.
+    """Average surface distance per class (K-1,), directed from prediction to reference as in the
+    paper's code.
 
-    Blind to what the prediction leaves out: read it beside `assd`. NaN where either object is absent.
-    """
+    Blind to what the prediction leaves out: read it beside `assd`. NaN where either object is
+    absent."""
     return _per_class(found, lambda s: s.to_reference.mean())
 
 
 def assd(found: Sequence[Surface]) -> Tensor:
-    """Average symmetric surface distance per class (K-1,): the mean over the distances of both directions together."""
+    """Average symmetric surface distance per class (K-1,): the mean over the distances of both
+    directions together.
+    """
     return _per_class(found, lambda s: np.concatenate([s.to_reference, s.to_prediction]).mean())
 
 
 def hd95(found: Sequence[Surface]) -> Tensor:
-    """95th percentile Hausdorff distance per class (K-1,): the larger of the two directions' percentiles.
+    """95th percentile Hausdorff distance per class (K-1,): the larger of the two directions'
+    percentiles.
 
-    As in MONAI and Metrics Reloaded. The other usual definition (medpy) takes the percentile of both directions together,
-    where one long surface that fits well can hide a short one of which much is far away.
-    """
-    return _per_class(found, lambda s: max(np.percentile(s.to_reference, 95), np.percentile(s.to_prediction, 95)))
+    As in MONAI and Metrics Reloaded. The other usual definition (medpy) takes the percentile of
+    both directions together, where one long surface that fits well can hide a short one of which
+    much is far away."""
+    return _per_class(
+        found, lambda s: max(np.percentile(s.to_reference, 95), np.percentile(s.to_prediction, 95))
+    )
 
 
 def missed(found: Sequence[Surface]) -> Tensor:
@@ -139,7 +168,8 @@ def missed(found: Sequence[Surface]) -> Tensor:
 
 
 def mean_distance(distances: Tensor, gone: Tensor) -> Tensor:
-    """The mean over classes, the last axis, of those that have a distance; NaN if `missed` is 1 for any of them.
+    """The mean over classes, the last axis, of those that have a distance; NaN if `missed` is 1 for
+    any of them.
 
     A mean over the others alone would reward leaving out the class that is hardest to find.
 
@@ -152,4 +182,6 @@ def mean_distance(distances: Tensor, gone: Tensor) -> Tensor:
 
 
 def _per_class(found: Sequence[Surface], value: Callable[[Surface], float]) -> Tensor:
-    return torch.tensor([value(s) if len(s.to_reference) else torch.nan for s in found], dtype=torch.float64)
+    return torch.tensor(
+        [value(s) if len(s.to_reference) else torch.nan for s in found], dtype=torch.float64
+    )

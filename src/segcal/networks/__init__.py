@@ -1,4 +1,5 @@
-"""The networks: functions that build them, the table `NETWORKS`, and `build_network`, whose networks take any image size.
+"""The networks: functions that build them, the table `NETWORKS`, and `build_network`, whose
+networks take any image size.
 
 >>> import torch
 >>> from segcal.networks import build_network
@@ -21,12 +22,23 @@ from segcal.networks.transunet import transunet
 from segcal.networks.unets import attention_unet, unet, unetpp
 from segcal.types import UserError, check_choice, check_range
 
-__all__ = ["NETWORKS", "Network", "Padded", "attention_unet", "build_network", "transunet", "unet", "unetpp"]
+__all__ = [
+    "NETWORKS",
+    "Network",
+    "Padded",
+    "attention_unet",
+    "build_network",
+    "transunet",
+    "unet",
+    "unetpp",
+]
 
 
 @dataclass(frozen=True)
 class Network:
-    """A row of `NETWORKS`: a function that builds it, how it is printed, whom to cite, and what sizes it takes."""
+    """A row of `NETWORKS`: a function that builds it, how it is printed, whom to cite, and what
+    sizes it takes.
+    """
 
     build: Callable[..., nn.Module]
     label: str
@@ -41,15 +53,22 @@ class Network:
 
 
 NETWORKS: dict[str, Network] = {
-    "unet": Network(unet, "U-Net", "Ronneberger et al., MICCAI 2015, doi:10.1007/978-3-319-24574-4_28", 16),
-    "attention_unet": Network(attention_unet, "Attention U-Net", "Oktay et al., MIDL 2018, arXiv:1804.03999", 16),
-    "unetpp": Network(unetpp, "U-Net++", "Zhou et al., DLMIA 2018, doi:10.1007/978-3-030-00889-5_1", 16),
+    "unet": Network(
+        unet, "U-Net", "Ronneberger et al., MICCAI 2015, doi:10.1007/978-3-319-24574-4_28", 16
+    ),
+    "attention_unet": Network(
+        attention_unet, "Attention U-Net", "Oktay et al., MIDL 2018, arXiv:1804.03999", 16
+    ),
+    "unetpp": Network(
+        unetpp, "U-Net++", "Zhou et al., DLMIA 2018, doi:10.1007/978-3-030-00889-5_1", 16
+    ),
     "transunet": Network(transunet, "TransUNet", "Chen et al., 2021, arXiv:2102.04306", 16),
 }
 
 
 def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) -> nn.Module:
-    """A network of the table, with fresh weights, that gives logits (N, K, H, W) for images (N, C, H, W) of any size.
+    """A network of the table, with fresh weights, that gives logits (N, K, H, W) for images (N, C,
+    H, W) of any size.
 
     >>> build_network("unet3", 1, 2)
     Traceback (most recent call last):
@@ -66,7 +85,9 @@ def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) 
 
 
 class Padded(nn.Module):
-    """A network that takes any size: the image's border is repeated up to a size that fits, the logits are cropped back."""
+    """A network that takes any size: the image's border is repeated up to a size that fits, the
+    logits are cropped back.
+    """
 
     def __init__(self, network: nn.Module, in_channels: int, stride: int) -> None:
         super().__init__()
@@ -76,12 +97,15 @@ class Padded(nn.Module):
         """Logits (N, K, H, W) of images (N, C, H, W)."""
         if image.ndim != 4 or image.shape[1] != self.in_channels or 0 in image.shape:
             allowed = f"(N, {self.in_channels}, H, W) and not empty"
-            raise UserError(f"images for this network must be {allowed}; got shape {tuple(image.shape)}")
+            raise UserError(
+                f"images for this network must be {allowed}; got shape {tuple(image.shape)}"
+            )
         height, width = image.shape[-2:]
         top, bottom = _margins(height, self.stride)
         left, right = _margins(width, self.stride)
         if top or bottom or left or right:
-            # Repeating, not mirroring: it works for one pixel too, and adds no structure that could be segmented.
+            # Repeating, not mirroring: it works for one pixel too, and adds no structure that could
+            # be segmented.
             image = F.pad(image, (left, right, top, bottom), mode="replicate")
         logits: Tensor = self.network(image)
         return logits[..., top : top + height, left : left + width]
@@ -90,7 +114,8 @@ class Padded(nn.Module):
 def _margins(size: int, stride: int) -> tuple[int, int]:
     """How much to add before and after, to reach a multiple of the stride.
 
-    At least two strides, because batch norm cannot train on one image whose coarsest map is a single pixel.
+    At least two strides, because batch norm cannot train on one image whose coarsest map is a
+    single pixel.
 
     >>> _margins(37, 16), _margins(1, 16), _margins(64, 16)
     ((5, 6), (15, 16), (0, 0))

@@ -1,4 +1,6 @@
-"""The report: one HTML file with everything in it, that opens anywhere and asks nothing of the network."""
+"""The report: one HTML file with everything in it, that opens anywhere and asks nothing of the
+network.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from segcal.compare import Results
+from segcal.compare.tables import TABLES
 from segcal.figures import FIGURES
+from segcal.folders import replacing
 from segcal.report import embed
 from segcal.report.findings import find
 from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
 from segcal.report.viewer import BUDGET, viewer_data
-from segcal.results import Results
-from segcal.store import replacing
-from segcal.tables import TABLES
 from segcal.types import UserError, check_range
 
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
@@ -26,14 +28,25 @@ RELIABILITY, OF_CASES = ("reliability", "reliability_per_class"), ("qualitative"
 
 
 def build_report(
-    results: Results, *, n_cases: int = 4, viewer: bool = True, published: bool = False, progress: Progress | None = None
+    results: Results,
+    *,
+    n_cases: int = 4,
+    viewer: bool = True,
+    published: bool = False,
+    progress: Progress | None = None,
 ) -> str:
-    """The report of some runs as HTML. `n_cases` go into the slice viewer; `published` adds the paper's values."""
+    """The report of some runs as HTML. `n_cases` go into the slice viewer; `published` adds the
+    paper's values.
+    """
     check_range("cases", n_cases, 1)
-    steps = _Steps(3 * len(results.datasets) + (n_cases * len(results.datasets) if viewer else 0), progress)
+    steps = _Steps(
+        3 * len(results.datasets) + (n_cases * len(results.datasets) if viewer else 0), progress
+    )
     parts = []
     for i, dataset in enumerate(results.datasets):
-        parts.append(_dataset(results, dataset, f"d{i}", n_cases if viewer else 0, published, steps))
+        parts.append(
+            _dataset(results, dataset, f"d{i}", n_cases if viewer else 0, published, steps)
+        )
     html = render(results, parts, _across(results), _selections(results))
     steps.finish()
     return html
@@ -52,13 +65,17 @@ def save_report(path: Path, html: str) -> None:
         with replacing(path) as partial:
             partial.write_text(html, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write the report to {path}: {error.strerror or error}; choose another -o") from None
+        raise UserError(
+            f"cannot write the report to {path}: {error.strerror or error}; choose another -o"
+        ) from None
 
 
 def check_target(path: Path) -> None:
     """Refuse to write a report over a folder; before any work is done."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; name a file for the report, such as {path / 'report.html'}")
+        raise UserError(
+            f"{path} is a folder; name a file for the report, such as {path / 'report.html'}"
+        )
 
 
 class _Steps:
@@ -78,7 +95,9 @@ class _Steps:
             self.progress("done", self.total, self.total)
 
 
-def _dataset(results: Results, dataset: str, id: str, n_cases: int, published: bool, steps: _Steps) -> dict[str, Any]:
+def _dataset(
+    results: Results, dataset: str, id: str, n_cases: int, published: bool, steps: _Steps
+) -> dict[str, Any]:
     """Everything that the page says of one data set."""
     steps(f"{dataset}: tables")
     content: dict[str, Any] = {
@@ -91,7 +110,9 @@ def _dataset(results: Results, dataset: str, id: str, n_cases: int, published: b
     steps(f"{dataset}: figures")
     others = [key for key in FIGURES if key not in (*RELIABILITY, *OF_CASES)]
     kinds = {"figures": others, "reliability": list(RELIABILITY), "pictures": list(OF_CASES)}
-    content |= {name: list(embed.figures(results, dataset, id, keys)) for name, keys in kinds.items()}
+    content |= {
+        name: list(embed.figures(results, dataset, id, keys)) for name, keys in kinds.items()
+    }
     return content | _viewer(results, dataset, n_cases, steps)
 
 
@@ -102,9 +123,18 @@ def _viewer(results: Results, dataset: str, n_cases: int, steps: _Steps) -> dict
     steps(f"{dataset}: cases")
     budget = BUDGET // len(results.datasets)
     try:
-        data = viewer_data(results, dataset, n_cases=n_cases, budget=budget, progress=lambda *_: steps(f"{dataset}: cases"))
+        data = viewer_data(
+            results,
+            dataset,
+            n_cases=n_cases,
+            budget=budget,
+            progress=lambda *_: steps(f"{dataset}: cases"),
+        )
     except UserError as error:
-        return {"viewer": None, "no_viewer": f"There is no slice viewer, since the cases cannot be shown: {error}."}
+        return {
+            "viewer": None,
+            "no_viewer": f"There is no slice viewer, since the cases cannot be shown: {error}.",
+        }
     return {"viewer": data, "no_viewer": ""}
 
 
@@ -113,7 +143,11 @@ def _across(results: Results) -> list[Any]:
     if len(results.datasets) < 2:
         return []
     made = TABLES["ranking"](results)
-    return [] if made is None else [embed.table_view(made, "all-ranking", {c.key for c in results.contenders})]
+    return (
+        []
+        if made is None
+        else [embed.table_view(made, "all-ranking", {c.key for c in results.contenders})]
+    )
 
 
 def _selections(results: Results) -> Iterator[Any]:

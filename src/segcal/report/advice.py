@@ -29,9 +29,7 @@ def advice(found: Findings, ranks: Overall) -> str:
     if found.n_patients < 2:
         text = f"One patient decides nothing; {name} did best over all metrics on this one."
     elif len(both) == 1:
-        text = (
-            f"{name}: no other is significantly better in {DICE} or {ECE}, and each of the others is beaten in one of them."
-        )
+        text = f"{name}: no other is significantly better in {DICE} or {ECE}, and each of the others is beaten in one of them."
     elif len(both) == len(found.names):
         text = f"No method is significantly better than another in {DICE} or {ECE}. "
         text += f"{name} has the best mean rank per case; the simplest method is as good a choice."
@@ -43,10 +41,16 @@ def advice(found: Findings, ranks: Overall) -> str:
 
 
 def _then(found: Findings, keys: Sequence[str]) -> str:
-    """The calibrator that lowers the ECE most, where one does for sure and leaves the label map alone; and what harms."""
+    """The calibrator that lowers the ECE most, where one does for sure and leaves the label map
+    alone; and what harms.
+    """
     text = ""
     for key in dict.fromkeys(keys):
-        helps = [c for c in found.changes if c.contender == key and c.helps and CALIBRATORS[c.calibrator].keeps_labels]
+        helps = [
+            c
+            for c in found.changes
+            if c.contender == key and c.helps and CALIBRATORS[c.calibrator].keeps_labels
+        ]
         if helps:
             best = min(helps, key=lambda change: change.after)
             text += f" {best.label} lowers the {ECE} of {found.names[key]} from {change_text(best.before, best.after)}."

@@ -1,4 +1,6 @@
-"""What stands behind the numbers: settings that were tried and chosen, data, versions, and whom to cite."""
+"""What stands behind the numbers: settings that were tried and chosen, data, versions, and whom to
+cite.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from typing import Any
 
 from segcal import __version__
 from segcal.calibrators import CALIBRATORS
+from segcal.compare import Results
 from segcal.data.catalog import DATASETS
+from segcal.folders import open_cases, read_rows
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
-from segcal.results import Results
-from segcal.store import open_cases, read_rows
 from segcal.types import UserError
 
 PAPER = """@article{murugesan2023calibrating,
@@ -37,7 +39,9 @@ Facts = list[tuple[str, str]]
 
 def run_facts(results: Results) -> list[dict[str, Any]]:
     """Each run's settings, as they stand in its `run.json`."""
-    return [{"name": name, "facts": list(_settings(name, info))} for name, info in results.runs.items()]
+    return [
+        {"name": name, "facts": list(_settings(name, info))} for name, info in results.runs.items()
+    ]
 
 
 def _settings(name: str, info: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -45,7 +49,10 @@ def _settings(name: str, info: dict[str, Any]) -> Iterator[tuple[str, str]]:
     loss, network = chosen["loss"]["name"], chosen["network"]["name"]
     yield "data set", f"{info['data']['name']}, fold {chosen['fold']}"
     yield "loss", _joined(LOSSES[loss].label, LOSSES[loss].settings | _own(chosen["loss"]))
-    yield "network", _joined(NETWORKS[network].label, NETWORKS[network].settings | _own(chosen["network"]))
+    yield (
+        "network",
+        _joined(NETWORKS[network].label, NETWORKS[network].settings | _own(chosen["network"])),
+    )
     yield "training", _joined("", chosen["training"])
     yield "seed", str(chosen["seed"])
     yield "machine", _joined("", chosen["machine"])
@@ -56,7 +63,10 @@ def _settings(name: str, info: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"validation {METRICS['dice'].label} {best['val_dice']:.4f}, {METRICS['ece'].label} {best['val_ece']:.4f}",
     )
     epochs = len(read_rows(Path(info["folder"]) / "log.csv"))
-    yield "cost", f"{info['seconds']:.0f} s for {epochs} epochs, {info['peak_memory_mb']} MB at most"
+    yield (
+        "cost",
+        f"{info['seconds']:.0f} s for {epochs} epochs, {info['peak_memory_mb']} MB at most",
+    )
     yield "folder", str(info["folder"])
     yield "identity", info["id"]
 
@@ -66,7 +76,9 @@ def _own(chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(label: str, values: dict[str, Any]) -> str:
-    text = ", ".join(f"{key} {_plain(value)}" for key, value in values.items() if value not in (None, [], ()))
+    text = ", ".join(
+        f"{key} {_plain(value)}" for key, value in values.items() if value not in (None, [], ())
+    )
     return f"{label} ({text})" if label and text else label or text
 
 
@@ -81,7 +93,10 @@ def data_facts(results: Results, dataset: str) -> Facts:
     data = results.data(dataset)
     facts: Facts = [("classes", ", ".join(data["classes"]))]
     if data["regions"]:
-        named = (f"{name} ({' + '.join(data['classes'][k - 1] for k in parts)})" for name, parts in data["regions"].items())
+        named = (
+            f"{name} ({' + '.join(data['classes'][k - 1] for k in parts)})"
+            for name, parts in data["regions"].items()
+        )
         facts.append(("regions", ", ".join(named)))
     facts += [("channels", ", ".join(data["channels"])), ("splits", _splits(results, dataset))]
     facts.append(("preparation", _joined("", data["recipe"]) or "as it came"))
@@ -102,9 +117,18 @@ def _splits(results: Results, dataset: str) -> str:
         return f"{tested} test cases scored; the prepared data are no longer there, so the other splits are not known"
     if cases.info["checksum"] != info["data"]["checksum"]:
         return f"{tested} test cases scored; the prepared data have changed since, so the other splits are not known"
-    folds = sorted({r["settings"]["fold"] for r in results.runs.values() if r["data"]["name"] == dataset})
-    sizes = [", ".join(f"{len(cases.split(name, fold))} {name}" for name in ("train", "val", "test")) for fold in folds]
-    return sizes[0] if len(folds) == 1 else "; ".join(f"fold {f}: {s}" for f, s in zip(folds, sizes, strict=True))
+    folds = sorted(
+        {r["settings"]["fold"] for r in results.runs.values() if r["data"]["name"] == dataset}
+    )
+    sizes = [
+        ", ".join(f"{len(cases.split(name, fold))} {name}" for name in ("train", "val", "test"))
+        for fold in folds
+    ]
+    return (
+        sizes[0]
+        if len(folds) == 1
+        else "; ".join(f"fold {f}: {s}" for f, s in zip(folds, sizes, strict=True))
+    )
 
 
 def version_facts(results: Results) -> list[dict[str, Any]]:
@@ -124,8 +148,16 @@ def bibtex() -> str:
 def references(results: Results) -> list[tuple[str, str]]:
     """Whom to cite for what was compared: losses, networks, calibrators, data sets; each once."""
     used = set(results.scores.loc[results.scores["chosen"], "calibrator"])
-    found = [(LOSSES[key].label, LOSSES[key].citation) for key in LOSSES if key in _used(results, "method")]
-    found += [(NETWORKS[key].label, NETWORKS[key].citation) for key in NETWORKS if key in _used(results, "network")]
+    found = [
+        (LOSSES[key].label, LOSSES[key].citation)
+        for key in LOSSES
+        if key in _used(results, "method")
+    ]
+    found += [
+        (NETWORKS[key].label, NETWORKS[key].citation)
+        for key in NETWORKS
+        if key in _used(results, "network")
+    ]
     found += [(row.label, row.citation) for key, row in CALIBRATORS.items() if key in used]
     found += [(key, DATASETS[key].citation) for key in results.datasets if key in DATASETS]
     return found

@@ -11,19 +11,24 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from segcal.compare import Results
+from segcal.compare.tables import TABLES, Cell, Table
 from segcal.figures import FIGURES, colour_of
 from segcal.metrics import METRICS
 from segcal.report.sprites import data_uri
 from segcal.report.views import CellView, Column, RowView, TableView
 from segcal.report.words import JOINED, MINUS
-from segcal.results import Results
-from segcal.tables import TABLES, Cell, Table
 
 MANY_PIXELS = 20_000
 """A figure with larger images than this is embedded as PNG: as vectors they only grow."""
 
 WIDE = 5.0  # inches: such a figure is made for a page, not for a column
-BLOCKS = {"ranking": "Data set", "robustness": "Images", "backbones": "Network", "penalty": "Variants of"}
+BLOCKS = {
+    "ranking": "Data set",
+    "robustness": "Images",
+    "backbones": "Network",
+    "penalty": "Variants of",
+}
 HEADS = {"tests": "Pair", "selection": "Setting"}
 SCORES = ("dice", "asd", "hd95", "missed", "ece", "cece", "confidence_gap", "nll", "brier")
 PRINTED = ("dice", "ece")
@@ -40,7 +45,8 @@ class Picture:
     wide: bool
 
 
-# Tables ---------------------------------------------------------------------------------------------------------------
+# Tables
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def tables(results: Results, dataset: str, id: str, *, published: bool) -> Iterator[TableView]:
@@ -65,7 +71,8 @@ def table_view(table: Table, id: str, contenders: Collection[str] = ()) -> Table
     rows = [
         RowView(
             row.label,
-            [CellView.words(row.block)] * blocks + [_cell(table, cell, i) for i, cell in enumerate(row.cells)],
+            [CellView.words(row.block)] * blocks
+            + [_cell(table, cell, i) for i, cell in enumerate(row.cells)],
             colour_of(row.key) if row.key in contenders else "",
         )
         for row in table.rows
@@ -123,12 +130,17 @@ def case_tables(results: Results, dataset: str, id: str) -> list[TableView]:
                 RowView(str(case), [CellView.number(float(v), digits) for v in values])
                 for case, values in zip(table.index, table.to_numpy(), strict=True)
             ]
-            title = " ".join(filter(None, (row.label, row.arrow, f"({row.unit})" if row.unit else "")))
-            found.append(TableView(f"{id}-case-{metric}", title, columns, rows, print=metric in PRINTED))
+            title = " ".join(
+                filter(None, (row.label, row.arrow, f"({row.unit})" if row.unit else ""))
+            )
+            found.append(
+                TableView(f"{id}-case-{metric}", title, columns, rows, print=metric in PRINTED)
+            )
     return found
 
 
-# Figures --------------------------------------------------------------------------------------------------------------
+# Figures
+# --------------------------------------------------------------------------------------------------------------
 
 
 def figures(results: Results, dataset: str, id: str, keys: list[str]) -> Iterator[Picture]:
@@ -144,8 +156,8 @@ def figures(results: Results, dataset: str, id: str, keys: list[str]) -> Iterato
 def address_of(figure: Figure) -> str:
     """A figure as SVG, or as PNG where it holds photographs.
 
-    As an image of its own, and not as part of the page's tree, it keeps its styles and identifiers to itself.
-    """
+    As an image of its own, and not as part of the page's tree, it keeps its styles and identifiers
+    to itself."""
     out = io.BytesIO()
     if _n_pixels(figure) > MANY_PIXELS:
         figure.savefig(out, format="png", dpi=200)

@@ -1,4 +1,6 @@
-"""What the comparison found, as values: who leads on a metric, over whom for sure, and what a calibrator changed."""
+"""What the comparison found, as values: who leads on a metric, over whom for sure, and what a
+calibrator changed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,18 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
+from segcal.compare import Contender, Results
+from segcal.compare.ranking import (
+    MAIN,
+    SIGNIFICANT,
+    Ranking,
+    bootstrap_means,
+    credited,
+    holm,
+    pairwise,
+    rank_results,
+)
 from segcal.metrics import METRICS
-from segcal.ranking import MAIN, SIGNIFICANT, Ranking, bootstrap_means, credited, holm, pairwise, rank_results
-from segcal.results import Contender, Results
 
 
 class Mean(NamedTuple):
@@ -94,8 +105,12 @@ class Overall:
 
     sums: Mapping[str, float]  # of the ranks of the means
     case_ranks: Mapping[str, float]  # the mean rank per case
-    stability: Mapping[str, float]  # how often first by that under the bootstrap; NaN if that cannot be said
-    hopeless: tuple[str, ...]  # metrics of which too few patients have a value for any difference to be significant
+    stability: Mapping[
+        str, float
+    ]  # how often first by that under the bootstrap; NaN if that cannot be said
+    hopeless: tuple[
+        str, ...
+    ]  # metrics of which too few patients have a value for any difference to be significant
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +131,16 @@ class Findings:
     missed: Mapping[str, float]  # objects missed or invented, per contender
     overall: Overall | None  # None where there is one contender only
     leads: Mapping[str, Lead]  # per metric that anyone has a value of
-    unbeaten: Mapping[str, tuple[str, ...]]  # per metric: those that no other is significantly better than
+    unbeaten: Mapping[
+        str, tuple[str, ...]
+    ]  # per metric: those that no other is significantly better than
     failed: Mapping[str, str]  # cells of a study that are left out, and why
-    without: Mapping[tuple[str, str], int]  # per metric and contender: cases where it lacks a value that another has
-    empty: tuple[str, ...]  # metrics whose order counts an object that is rightly left out and that another invents
+    without: Mapping[
+        tuple[str, str], int
+    ]  # per metric and contender: cases where it lacks a value that another has
+    empty: tuple[
+        str, ...
+    ]  # metrics whose order counts an object that is rightly left out and that another invents
 
 
 def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
@@ -128,10 +149,15 @@ def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
     ranking = rank_results(results, dataset, n=n) if len(main) > 1 else None
     tables = {m: _cases(results, dataset, m)[[c.key for c in main]] for m in (*MAIN, "missed")}
     patients = results.patients(dataset).reindex(tables["dice"].index)
-    means = {m: means_of(ranking.means[m] if ranking else bootstrap_means(tables[m], patients, n=n)) for m in MAIN}
+    means = {
+        m: means_of(ranking.means[m] if ranking else bootstrap_means(tables[m], patients, n=n))
+        for m in MAIN
+    }
     infos = [r["settings"] for r in results.runs.values() if r["data"]["name"] == dataset]
     fair = {m: credited(tables[m], m, tables["missed"]) for m in MAIN}
-    leads = {m: found for m in MAIN if ranking is not None and (found := lead(ranking, m)) is not None}
+    leads = {
+        m: found for m in MAIN if ranking is not None and (found := lead(ranking, m)) is not None
+    }
     return Findings(
         dataset,
         {c.key: c.label for c in main},
@@ -140,7 +166,9 @@ def find(results: Results, dataset: str, *, n: int = 2000) -> Findings:
         patients.nunique(),
         len(results.data(dataset)["classes"]),
         tuple(sorted({info["training"]["epochs"] for info in infos})),
-        tuple(sorted({len({results.runs[run]["settings"]["seed"] for run in c.runs}) for c in main})),
+        tuple(
+            sorted({len({results.runs[run]["settings"]["seed"] for run in c.runs}) for c in main})
+        ),
         means,
         gaps(results, dataset, main),
         changes(results, dataset, main),
@@ -165,7 +193,10 @@ def _cases(results: Results, dataset: str, metric: str, **condition: str) -> pd.
 
 def means_of(table: pd.DataFrame) -> dict[str, Mean]:
     """A table of means, as `bootstrap_means` gives it, as values."""
-    return {str(key): Mean(*(float(v) for v in row)) for key, row in zip(table.index, table.to_numpy(), strict=True)}
+    return {
+        str(key): Mean(*(float(v) for v in row))
+        for key, row in zip(table.index, table.to_numpy(), strict=True)
+    }
 
 
 def _plain(column: Any) -> dict[str, float]:
@@ -173,7 +204,9 @@ def _plain(column: Any) -> dict[str, float]:
 
 
 def _overall(ranking: Ranking) -> Overall:
-    hopeless = tuple(metric for metric, table in ranking.pairwise.items() if table["note"].ne("").all())
+    hopeless = tuple(
+        metric for metric, table in ranking.pairwise.items() if table["note"].ne("").all()
+    )
     sums, cases = _plain(ranking.sum_rank["sum"]), _plain(ranking.case_rank["mean"])
     return Overall(sums, cases, _plain(ranking.stability["overall"]), hopeless)
 
@@ -184,7 +217,9 @@ def lead(ranking: Ranking, metric: str) -> Lead | None:
     if all(math.isnan(mean.value) for mean in means.values()):
         return None
     ranks = _plain(ranking.sum_rank[column])
-    order = tuple(key for key in sorted(ranks, key=ranks.__getitem__) if not math.isnan(means[key].value))
+    order = tuple(
+        key for key in sorted(ranks, key=ranks.__getitem__) if not math.isnan(means[key].value)
+    )
     first = order[0]
     against = {key: _against(ranking, metric, first, key) for key in ranks if key != first}
     beaten = tuple(key for key, duel in against.items() if duel.won)
@@ -223,20 +258,28 @@ class _Duel(NamedTuple):
 
 def _against(ranking: Ranking, metric: str, a: str, b: str) -> _Duel:
     table = ranking.pairwise[metric]
-    row = table[((table["a"] == a) & (table["b"] == b)) | ((table["a"] == b) & (table["b"] == a))].iloc[0]
+    row = table[
+        ((table["a"] == a) & (table["b"] == b)) | ((table["a"] == b) & (table["b"] == a))
+    ].iloc[0]
     apart = float(row["difference"]) * (1 if row["a"] == a else -1)
     better = {a: 1, b: -1}.get(row["better"], 0)
-    return _Duel(better, float(row["p_holm"]), apart if METRICS[metric].better == "higher" else -apart)
+    return _Duel(
+        better, float(row["p_holm"]), apart if METRICS[metric].better == "higher" else -apart
+    )
 
 
 def unbeaten(ranking: Ranking, metric: str) -> tuple[str, ...]:
     """The contenders that no other is significantly better than."""
     keys = [c.key for c in ranking.contenders]
-    return tuple(a for a in keys if not any(_against(ranking, metric, a, b).lost for b in keys if b != a))
+    return tuple(
+        a for a in keys if not any(_against(ranking, metric, a, b).lost for b in keys if b != a)
+    )
 
 
 def changes(results: Results, dataset: str, contenders: Sequence[Contender]) -> tuple[Change, ...]:
-    """What every fitted calibrator did to the ECE of every contender that has it; paired tests, corrected together."""
+    """What every fitted calibrator did to the ECE of every contender that has it; paired tests,
+    corrected together.
+    """
     before, patients = _cases(results, dataset, "ece"), results.patients(dataset)
     found = []
     for key in CALIBRATORS:
@@ -246,7 +289,16 @@ def changes(results: Results, dataset: str, contenders: Sequence[Contender]) -> 
                 pair = pd.DataFrame({"before": before[c.key], "after": after[c.key]})
                 test = pairwise(pair, "ece", patients).iloc[0]
                 means, falls = pair.mean(), test["better"] == "after"
-                found.append(Change(c.key, key, float(means["before"]), float(means["after"]), float(test["p"]), falls))
+                found.append(
+                    Change(
+                        c.key,
+                        key,
+                        float(means["before"]),
+                        float(means["after"]),
+                        float(test["p"]),
+                        falls,
+                    )
+                )
     corrected = holm(np.array([c.p for c in found], dtype=np.float64))
     return tuple(replace(change, p=float(p)) for change, p in zip(found, corrected, strict=True))
 
@@ -257,4 +309,8 @@ def gaps(results: Results, dataset: str, contenders: Sequence[Contender]) -> tup
     if not len(table):
         return ()
     found = means_of(bootstrap_means(table, results.patients(dataset)))
-    return tuple(Gap(c.key, found[c.key]) for c in contenders if c.key in found and not math.isnan(found[c.key].value))
+    return tuple(
+        Gap(c.key, found[c.key])
+        for c in contenders
+        if c.key in found and not math.isnan(found[c.key].value)
+    )

@@ -1,4 +1,6 @@
-"""From parts to one HTML file: template, style and scripts put together, and everything foreign escaped."""
+"""From parts to one HTML file: template, style and scripts put together, and everything foreign
+escaped.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from segcal import __version__
+from segcal.compare import Results
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
 from segcal.report import background
 from segcal.report.views import TableView
 from segcal.report.words import listed, number_of
-from segcal.results import Results
 
 SECTIONS = {
     "summary": "Summary",
@@ -35,14 +37,26 @@ GRADIENT_STEPS = 9
 
 
 def render(
-    results: Results, parts: Sequence[dict[str, Any]], across: Sequence[TableView], selections: Iterable[TableView]
+    results: Results,
+    parts: Sequence[dict[str, Any]],
+    across: Sequence[TableView],
+    selections: Iterable[TableView],
 ) -> str:
     """The whole page."""
     source = files("segcal.report") / "templates"
-    texts = {name: (source / name).read_text(encoding="utf-8") for name in ("report.html.j2", "report.css")}
-    script = "".join((source / name).read_text(encoding="utf-8") for name in ("report.js", "viewer.js"))
+    texts = {
+        name: (source / name).read_text(encoding="utf-8")
+        for name in ("report.html.j2", "report.css")
+    }
+    script = "".join(
+        (source / name).read_text(encoding="utf-8") for name in ("report.js", "viewer.js")
+    )
     environment = Environment(
-        loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=DictLoader(texts),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template("report.html.j2").render(
         title=f"Calibrated segmentation: {listed(results.datasets)}",
@@ -56,7 +70,10 @@ def render(
         across=across,
         selections=list(selections),
         runs=background.run_facts(results),
-        data=[{"name": name, "facts": background.data_facts(results, name)} for name in results.datasets],
+        data=[
+            {"name": name, "facts": background.data_facts(results, name)}
+            for name in results.datasets
+        ],
         versions=background.version_facts(results),
         bibtex=background.bibtex(),
         references=[(what, linked(text)) for what, text in background.references(results)],
@@ -70,17 +87,29 @@ def policy_hash(script: str) -> str:
 
 
 def _subtitle(results: Results) -> str:
-    methods = [LOSSES[key].label for key in LOSSES if any(c.method == key for c in results.contenders)]
-    networks = [NETWORKS[key].label for key in NETWORKS if any(c.network == key for c in results.contenders)]
+    methods = [
+        LOSSES[key].label for key in LOSSES if any(c.method == key for c in results.contenders)
+    ]
+    networks = [
+        NETWORKS[key].label for key in NETWORKS if any(c.network == key for c in results.contenders)
+    ]
     return f"{listed(methods)} on {listed(networks)}; {number_of(len(results.runs), 'run')}"
 
 
 def _prepared(part: dict[str, Any]) -> dict[str, Any]:
     """A data set's part, with its contents list, and the viewer's data as text."""
-    shown = [{"key": key, "label": label} for key, label in SECTIONS.items() if key in ("cases",) or part[key]]
+    shown = [
+        {"key": key, "label": label}
+        for key, label in SECTIONS.items()
+        if key in ("cases",) or part[key]
+    ]
     viewer = part["viewer"]
     if viewer is not None:
-        viewer = viewer | {"json": embedded(viewer | {"labels": {key: METRICS[key].label for key in ("dice", "ece")}})}
+        viewer = viewer | {
+            "json": embedded(
+                viewer | {"labels": {key: METRICS[key].label for key in ("dice", "ece")}}
+            )
+        }
         viewer |= {"gradient": _gradient(viewer["map"]), "notes": _notes(viewer)}
     return part | {"parts": shown, "viewer": viewer}
 
@@ -106,9 +135,13 @@ def _notes(viewer: dict[str, Any]) -> list[str]:
         "Slices are cropped to what the reference or a method marks, with a margin. Confidence is before any calibrator."
     ]
     if any(case["step"] > 1 or case["across"] > 1 for case in viewer["cases"]):
-        notes.append("Large cases are thinned out, so that the report stays small: not every slice or voxel is shown.")
+        notes.append(
+            "Large cases are thinned out, so that the report stays small: not every slice or voxel is shown."
+        )
     if any(case["edges"].get("top") for case in viewer["cases"]):
-        notes.append("Letters are the patient's right (R), left (L), front (A), back (P), head (S) and feet (I).")
+        notes.append(
+            "Letters are the patient's right (R), left (L), front (A), back (P), head (S) and feet (I)."
+        )
     if viewer["left_out"]:
         notes.append(f"Not shown: {listed(viewer['left_out'])}.")
     return notes

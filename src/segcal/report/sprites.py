@@ -20,7 +20,9 @@ COARSE = 32  # slices are never made smaller than this
 
 @dataclass(frozen=True)
 class Volumes:
-    """What a case looks like: image (D, C, H, W) in [0, 1], label maps (D, H, W) and confidences (D, H, W)."""
+    """What a case looks like: image (D, C, H, W) in [0, 1], label maps (D, H, W) and confidences
+    (D, H, W).
+    """
 
     image: NDArray[np.float32]
     reference: NDArray[np.uint8]
@@ -31,7 +33,9 @@ class Volumes:
 
 @dataclass(frozen=True)
 class Thinning:
-    """What is left out so that the pictures fit: all channels but some, and voxels between those kept."""
+    """What is left out so that the pictures fit: all channels but some, and voxels between those
+    kept.
+    """
 
     n_channels: int
     along: int = 1  # every how many slices
@@ -39,10 +43,11 @@ class Thinning:
 
 
 def pictures(volumes: Volumes, budget: int) -> dict[str, Any]:
-    """The sheets of a case in at most `budget` bytes where that can be done, cropped to what matters.
+    """The sheets of a case in at most `budget` bytes where that can be done, cropped to what
+    matters.
 
-    Cropped to the union of all label maps with a margin, so that no false positive is out of the picture.
-    """
+    Cropped to the union of all label maps with a margin, so that no false positive is out of the
+    picture."""
     part = box(volumes.reference, *volumes.predictions)
     result: dict[str, Any] = {}
     density = 0.0  # bytes per voxel, as far as is known
@@ -63,7 +68,11 @@ def _n_voxels(volumes: Volumes, part: tuple[slice, slice, slice], thinning: Thin
     """How many voxels all sheets together hold."""
     depth, *sides = (s.stop - s.start for s in part)
     n_sheets = thinning.n_channels + 1 + 2 * len(volumes.predictions)
-    return n_sheets * math.ceil(depth / thinning.along) * math.prod(math.ceil(s / thinning.across) for s in sides)
+    return (
+        n_sheets
+        * math.ceil(depth / thinning.along)
+        * math.prod(math.ceil(s / thinning.across) for s in sides)
+    )
 
 
 def box(*labels: NDArray[Any]) -> tuple[slice, slice, slice]:
@@ -78,7 +87,11 @@ def box(*labels: NDArray[Any]) -> tuple[slice, slice, slice]:
     for axis, size in enumerate(marked.shape):
         places = np.flatnonzero(marked.any(axis=tuple(a for a in range(3) if a != axis))).tolist()
         margin = MARGIN if axis else MARGIN // 4
-        found.append(slice(max(places[0] - margin, 0), min(places[-1] + margin + 1, size)) if places else slice(0, size))
+        found.append(
+            slice(max(places[0] - margin, 0), min(places[-1] + margin + 1, size))
+            if places
+            else slice(0, size)
+        )
     return found[0], found[1], found[2]
 
 
@@ -98,11 +111,18 @@ def _thinnings(volumes: Volumes, part: tuple[slice, slice, slice]) -> Iterator[T
         yield Thinning(1, along, across)
 
 
-def _sheets(volumes: Volumes, part: tuple[slice, slice, slice], thinning: Thinning) -> dict[str, Any]:
+def _sheets(
+    volumes: Volumes, part: tuple[slice, slice, slice], thinning: Thinning
+) -> dict[str, Any]:
     z, y, x = part
-    kept = (slice(z.start, z.stop, thinning.along), *(slice(s.start, s.stop, thinning.across) for s in (y, x)))
+    kept = (
+        slice(z.start, z.stop, thinning.along),
+        *(slice(s.start, s.stop, thinning.across) for s in (y, x)),
+    )
     image = [_grey(volumes.image[:, c][kept]) for c in range(thinning.n_channels)]
-    sure = [_byte((conf[kept] - volumes.lowest) / (1 - volumes.lowest)) for conf in volumes.confidences]
+    sure = [
+        _byte((conf[kept] - volumes.lowest) / (1 - volumes.lowest)) for conf in volumes.confidences
+    ]
     labels = [label[kept] for label in (volumes.reference, *volumes.predictions)]
     depth, height, width = labels[0].shape
     columns = max(1, min(depth, round(math.sqrt(depth * height / width))))
@@ -140,7 +160,11 @@ def tiled(volume: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
     rows = math.ceil(depth / columns)
     filled = np.zeros((rows * columns, height, width), dtype=np.uint8)
     filled[:depth] = volume
-    return filled.reshape(rows, columns, height, width).swapaxes(1, 2).reshape(rows * height, columns * width)
+    return (
+        filled.reshape(rows, columns, height, width)
+        .swapaxes(1, 2)
+        .reshape(rows * height, columns * width)
+    )
 
 
 def _png(picture: NDArray[np.uint8]) -> bytes:

@@ -10,7 +10,16 @@ from segcal.calibrators import CALIBRATORS
 from segcal.metrics import METRICS
 from segcal.report.advice import ECE, advice, advice_alone
 from segcal.report.findings import Change, Findings, Lead, Mean, Overall
-from segcal.report.words import change_text, interval, listed, number_of, p_text, score, share, signed
+from segcal.report.words import (
+    change_text,
+    interval,
+    listed,
+    number_of,
+    p_text,
+    score,
+    share,
+    signed,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,13 @@ class Summary:
 def summarise(found: Findings) -> Summary:
     """The findings in words."""
     if found.overall is None:
-        return Summary(_alone(found), advice_alone(found), _tiles_alone(found), _common_points(found), _cautions(found))
+        return Summary(
+            _alone(found),
+            advice_alone(found),
+            _tiles_alone(found),
+            _common_points(found),
+            _cautions(found),
+        )
     n = len(found.names)
     opening = f"{number_of(n, 'method')} were compared on {_data(found)}."
     groups = {"Segmentation": ("dice", "asd"), "Calibration": ("ece", "cece")}
@@ -59,7 +74,10 @@ def summarise(found: Findings) -> Summary:
         if any(m in found.leads for m in metrics)
     ]
     points.append(Point("All metrics together", [_overall(found, found.overall)]))
-    headlines = [_headline(found, "dice", "segments best"), _headline(found, "ece", "is calibrated best")]
+    headlines = [
+        _headline(found, "dice", "segments best"),
+        _headline(found, "ece", "is calibrated best"),
+    ]
     return Summary(
         " ".join([opening, *headlines]),
         advice(found, found.overall),
@@ -69,11 +87,14 @@ def summarise(found: Findings) -> Summary:
     )
 
 
-# The leaders ----------------------------------------------------------------------------------------------------------
+# The leaders
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _data(found: Findings) -> str:
-    of = "" if found.n_patients == found.n_cases else f" of {number_of(found.n_patients, 'patient')}"
+    of = (
+        "" if found.n_patients == found.n_cases else f" of {number_of(found.n_patients, 'patient')}"
+    )
     return f"{found.dataset} ({number_of(found.n_cases, 'test case')}{of})"
 
 
@@ -115,21 +136,33 @@ def on_metric(found: Findings, own: Lead) -> str:
         text += f", {how} {found.names[second]} {score(own.metric, own.means[second].value)}"
     sentences = [text]
     if METRICS[own.metric].of == "surfaces" and any(found.missed.values()):
-        sentences.append("The means are over cases without a missed object; the order counts one as the worst distance")
+        sentences.append(
+            "The means are over cases without a missed object; the order counts one as the worst distance"
+        )
     if own.metric in found.empty:
-        sentences.append("The order counts an object that is rightly left out as perfect where another invents it")
+        sentences.append(
+            "The order counts an object that is rightly left out as perfect where another invents it"
+        )
     if own.beaten:
         most = " at most" if len(own.beaten) > 1 else ""
-        sentences.append(f"The lead over {_whom(found, own.beaten, n)} is significant ({p_text(own.p_beaten)}{most})")
+        sentences.append(
+            f"The lead over {_whom(found, own.beaten, n)} is significant ({p_text(own.p_beaten)}{most})"
+        )
     if own.uneven:
         whom = _whom(found, own.uneven, n)
-        sentences.append(f"It has larger differences on its side, not more: in the median patient it is worse than {whom}")
+        sentences.append(
+            f"It has larger differences on its side, not more: in the median patient it is worse than {whom}"
+        )
     if own.unsure and found.n_patients > 1:
         least = " at least" if len(own.unsure) > 1 else ""
-        sentences.append(f"The lead over {_whom(found, own.unsure, n)} is not significant ({p_text(own.p_unsure)}{least})")
+        sentences.append(
+            f"The lead over {_whom(found, own.unsure, n)} is not significant ({p_text(own.p_unsure)}{least})"
+        )
     if own.contrary:
         whom = _whom(found, own.contrary, n)
-        sentences.append(f"Its mean is better than that of {whom}, yet by the paired test it is significantly worse")
+        sentences.append(
+            f"Its mean is better than that of {whom}, yet by the paired test it is significantly worse"
+        )
     if not math.isnan(own.stability):
         sentences.append(f"It is first in {share(own.stability)} of bootstrap samples")
     return ". ".join(sentences) + "."
@@ -164,7 +197,8 @@ def _are(found: Findings, keys: Sequence[str]) -> str:
     return f"{listed(found.names[k] for k in keys)} {'is' if len(keys) == 1 else 'are together'}"
 
 
-# What holds for one method too ----------------------------------------------------------------------------------------
+# What holds for one method too
+# ----------------------------------------------------------------------------------------
 
 
 def _common_points(found: Findings) -> list[Point]:
@@ -180,10 +214,18 @@ def _common_points(found: Findings) -> list[Point]:
 
 def _confidence(found: Findings) -> str:
     parts = []
-    for side, word in {"over": "overconfident", "under": "underconfident", "": "neither for sure"}.items():
-        own = sorted((gap for gap in found.gaps if gap.side == side), key=lambda gap: -abs(gap.mean.value))
+    for side, word in {
+        "over": "overconfident",
+        "under": "underconfident",
+        "": "neither for sure",
+    }.items():
+        own = sorted(
+            (gap for gap in found.gaps if gap.side == side), key=lambda gap: -abs(gap.mean.value)
+        )
         if own:
-            parts.append(f"{word}: {listed(f'{found.names[gap.contender]} ({signed(gap.mean.value)})' for gap in own)}")
+            parts.append(
+                f"{word}: {listed(f'{found.names[gap.contender]} ({signed(gap.mean.value)})' for gap in own)}"
+            )
     return f"Mean confidence less accuracy, over the foreground; {'; '.join(parts)}."
 
 
@@ -191,10 +233,15 @@ def _calibrated(found: Findings, key: str) -> str:
     """What one calibrator did to the ECE of each."""
     own = [change for change in found.changes if change.calibrator == key]
     lower = [change for change in own if change.after < change.before]
-    parts = [_changed(found, lower, "lowers"), _changed(found, [c for c in own if c.after > c.before], "raises")]
+    parts = [
+        _changed(found, lower, "lowers"),
+        _changed(found, [c for c in own if c.after > c.before], "raises"),
+    ]
     same = [found.names[c.contender] for c in own if c.after == c.before]
     others = [label for k, label in found.names.items() if k not in {c.contender for c in own}]
-    parts += [f"{CALIBRATORS[key].label} leaves the {ECE} of {listed(same)} as it is." if same else ""]
+    parts += [
+        f"{CALIBRATORS[key].label} leaves the {ECE} of {listed(same)} as it is." if same else ""
+    ]
     parts += [f"It was not fitted to {listed(others)}." if others else ""]
     parts += ["" if CALIBRATORS[key].keeps_labels else "It may change the label map."]
     return " ".join(filter(None, parts))
@@ -204,7 +251,13 @@ def _changed(found: Findings, own: Sequence[Change], does: str) -> str:
     if not own:
         return ""
     sure = [found.names[c.contender] for c in own if c.helps or c.harms]
-    how = "significantly" if len(sure) == len(own) else f"significantly for {listed(sure)}" if sure else "not significantly"
+    how = (
+        "significantly"
+        if len(sure) == len(own)
+        else f"significantly for {listed(sure)}"
+        if sure
+        else "not significantly"
+    )
     numbers = listed(f"{found.names[c.contender]} ({change_text(c.before, c.after)})" for c in own)
     return f"{own[0].label} {does} the {ECE} of {numbers}, {how}."
 
@@ -215,7 +268,9 @@ def _limits(found: Findings) -> str:
     if found.n_seeds == (1,):
         text += " with one seed each: intervals and tests speak for other patients, not for training anew."
     else:
-        text += f", with {listed(str(n) for n in found.n_seeds)} seeds each, whose means are compared."
+        text += (
+            f", with {listed(str(n) for n in found.n_seeds)} seeds each, whose means are compared."
+        )
     if found.others:
         text += f" {listed(found.others)} stand in tables and figures of their own, not in this summary."
     return text
@@ -233,24 +288,37 @@ def _cautions(found: Findings) -> list[str]:
 def _weak(found: Findings) -> list[str]:
     if found.n_patients < 2:
         what = "test case" if found.n_cases == 1 else "patient"
-        return [f"There is one {what} only: no interval, test or stability can be computed, and the order means little."]
+        return [
+            f"There is one {what} only: no interval, test or stability can be computed, and the order means little."
+        ]
     thin = found.overall.hopeless if found.overall is not None else ()
     if thin and not set(found.leads) <= set(thin):
         labels = listed(METRICS[m].label for m in thin)
-        return [f"Too few patients have a value of {labels} for any difference there to be significant."]
+        return [
+            f"Too few patients have a value of {labels} for any difference there to be significant."
+        ]
     if thin:
         pairs = number_of(len(found.names) * (len(found.names) - 1) // 2, "pair")
-        return [f"With {found.n_patients} patients and {pairs} of methods no difference could be significant."]
+        return [
+            f"With {found.n_patients} patients and {pairs} of methods no difference could be significant."
+        ]
     return []
 
 
-# Tiles, and one method only -------------------------------------------------------------------------------------------
+# Tiles, and one method only
+# -------------------------------------------------------------------------------------------
 
 
 def _alone(found: Findings) -> str:
     (key,) = found.names
-    known = {metric: means[key] for metric, means in found.means.items() if not math.isnan(means[key].value)}
-    scores = listed(f"{METRICS[metric].label} {_with_interval(metric, mean)}" for metric, mean in known.items())
+    known = {
+        metric: means[key]
+        for metric, means in found.means.items()
+        if not math.isnan(means[key].value)
+    }
+    scores = listed(
+        f"{METRICS[metric].label} {_with_interval(metric, mean)}" for metric, mean in known.items()
+    )
     return f"{found.names[key]} alone was run on {_data(found)}: {scores or 'it has no score'}."
 
 
@@ -267,7 +335,11 @@ def _tiles(found: Findings, ranks: Overall) -> list[Tile]:
             tiles.append(Tile(label, names, _with_interval(metric, own.means[own.first])))
     first = _lowest(ranks.case_ranks)[0]
     stable = ranks.stability[first]
-    note = "no stability from one patient" if math.isnan(stable) else f"first in {share(stable)} of bootstrap samples"
+    note = (
+        "no stability from one patient"
+        if math.isnan(stable)
+        else f"first in {share(stable)} of bootstrap samples"
+    )
     tiles.append(Tile("Best case rank", found.names[first], note))
     sides = [gap.side for gap in found.gaps]
     if sides:
@@ -278,9 +350,17 @@ def _tiles(found: Findings, ranks: Overall) -> list[Tile]:
 
 def _tiles_alone(found: Findings) -> list[Tile]:
     (key,) = found.names
-    known = {metric: means[key] for metric, means in found.means.items() if not math.isnan(means[key].value)}
+    known = {
+        metric: means[key]
+        for metric, means in found.means.items()
+        if not math.isnan(means[key].value)
+    }
     tiles = [
-        Tile(f"{METRICS[m].label} {METRICS[m].arrow}", score(m, mean.value), interval(mean.low, mean.high).strip(" ()"))
+        Tile(
+            f"{METRICS[m].label} {METRICS[m].arrow}",
+            score(m, mean.value),
+            interval(mean.low, mean.high).strip(" ()"),
+        )
         for m, mean in known.items()
     ]
     return [*tiles, _size(found)]
@@ -288,4 +368,6 @@ def _tiles_alone(found: Findings) -> list[Tile]:
 
 def _size(found: Findings) -> Tile:
     classes = number_of(found.n_classes, "class", "classes")
-    return Tile("Test cases", str(found.n_cases), f"{number_of(found.n_patients, 'patient')}, {classes}")
+    return Tile(
+        "Test cases", str(found.n_cases), f"{number_of(found.n_patients, 'patient')}, {classes}"
+    )

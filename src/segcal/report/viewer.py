@@ -1,4 +1,6 @@
-"""The cases that the slice viewer shows: which, and what image, reference, prediction and confidence look like there."""
+"""The cases that the slice viewer shows: which, and what image, reference, prediction and
+confidence look like there.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
+from segcal.compare import Contender, Results
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
 from segcal.data.slices import volume
-from segcal.evaluation import data_of
-from segcal.inference import Run, open_run
+from segcal.folders import IGNORED, CaseSet
 from segcal.metrics import METRICS, label_map
+from segcal.predictors.run import Run, open_run
 from segcal.report.sprites import Volumes, data_uri, pictures
-from segcal.results import Contender, Results
-from segcal.store import IGNORED, CaseSet
+from segcal.scoring import data_of
 from segcal.types import IGNORE, UserError
 
 Progress = Callable[[int, int], None]
@@ -30,11 +32,14 @@ COLOUR_MAP = "cividis"  # as in the figures
 
 
 def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list[str]]:
-    """The cases to show, each with why: the worst, best and median Dice, the worst ECE, then some evenly between.
+    """The cases to show, each with why: the worst, best and median Dice, the worst ECE, then some
+    evenly between.
 
-    Means over the contenders decide. A case may stand for several reasons; then there are fewer cases.
-    """
-    dice, ece = (_per_case(results, dataset, metric).mean(axis=1).dropna() for metric in ("dice", "ece"))
+    Means over the contenders decide. A case may stand for several reasons; then there are fewer
+    cases."""
+    dice, ece = (
+        _per_case(results, dataset, metric).mean(axis=1).dropna() for metric in ("dice", "ece")
+    )
     dice = dice.sort_values(kind="stable")
     label = METRICS["dice"].label
     wanted: list[tuple[str, str]] = []
@@ -56,7 +61,9 @@ def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list
     n_more = min(n_cases - 4, len(rest))
     for place in np.linspace(0, len(rest) - 1, n_more).round().astype(int) if n_more > 0 else ():
         found[rest[place]] = [f"{label} in between"]
-    return {case: found[case] for case in sorted(found, key=lambda case: float(dice.get(case, -1.0)))}
+    return {
+        case: found[case] for case in sorted(found, key=lambda case: float(dice.get(case, -1.0)))
+    }
 
 
 def _per_case(results: Results, dataset: str, metric: str) -> pd.DataFrame:
@@ -66,12 +73,21 @@ def _per_case(results: Results, dataset: str, metric: str) -> pd.DataFrame:
 
 
 def viewer_data(
-    results: Results, dataset: str, *, n_cases: int = 4, budget: int = BUDGET, progress: Progress | None = None
+    results: Results,
+    dataset: str,
+    *,
+    n_cases: int = 4,
+    budget: int = BUDGET,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """All that the viewer in the page needs, ready for JSON; raises `UserError` if data or weights are no longer there."""
+    """All that the viewer in the page needs, ready for JSON; raises `UserError` if data or weights
+    are no longer there.
+    """
     shown, why = results.main(dataset)[:MOST_METHODS], chosen_cases(results, dataset, n_cases)
     if not why:
-        raise UserError(f"no case of {dataset} has a {METRICS['dice'].label} or {METRICS['ece'].label} to choose by")
+        raise UserError(
+            f"no case of {dataset} has a {METRICS['dice'].label} or {METRICS['ece'].label} to choose by"
+        )
     info, rows = results.data(dataset), results.rows()
     opened: dict[str, Run] = {}
     cases = []
@@ -79,14 +95,26 @@ def viewer_data(
         names = [_run_of(rows, contender, case) for contender in shown]
         for name in names:
             opened[name] = opened.get(name) or open_run(Path(results.runs[name]["folder"]))
-        content = _case(data_of(opened[names[0]]), case, [opened[name] for name in names], budget // len(why))
-        cases.append({"id": case, "why": ", ".join(why[case]), "scores": _scores(results, dataset, case, shown)} | content)
+        content = _case(
+            data_of(opened[names[0]]), case, [opened[name] for name in names], budget // len(why)
+        )
+        cases.append(
+            {
+                "id": case,
+                "why": ", ".join(why[case]),
+                "scores": _scores(results, dataset, case, shown),
+            }
+            | content
+        )
         if progress is not None:
             progress(i, len(why))
     lowest = 1 / (len(info["classes"]) + 1)
     coloured = zip(info["classes"], class_colours(len(info["classes"])), strict=True)
     return {
-        "classes": [{"name": "background", "colour": None}, *({"name": n, "colour": c} for n, c in coloured)],
+        "classes": [
+            {"name": "background", "colour": None},
+            *({"name": n, "colour": c} for n, c in coloured),
+        ],
         "channels": info["channels"],
         "methods": [{"key": c.key, "label": c.label} for c in shown],
         "left_out": [c.label for c in results.on(dataset) if c not in shown],
@@ -127,11 +155,18 @@ def _case(cases: CaseSet, id: str, runs: Sequence[Run], budget: int) -> dict[str
     return content | where | {"pixel": [spacing[1], spacing[2]], "edges": edges(cases.info)}
 
 
-def _scores(results: Results, dataset: str, case: str, shown: Sequence[Contender]) -> list[dict[str, float | None]]:
+def _scores(
+    results: Results, dataset: str, case: str, shown: Sequence[Contender]
+) -> list[dict[str, float | None]]:
     """Dice and ECE of the case, per contender."""
     tables = {metric: _per_case(results, dataset, metric) for metric in ("dice", "ece")}
     found = []
     for contender in shown:
         values = {metric: float(table[contender.key][case]) for metric, table in tables.items()}
-        found.append({metric: None if np.isnan(value) else round(value, 4) for metric, value in values.items()})
+        found.append(
+            {
+                metric: None if np.isnan(value) else round(value, 4)
+                for metric, value in values.items()
+            }
+        )
     return found

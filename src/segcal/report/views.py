@@ -19,7 +19,9 @@ class Column:
 
 @dataclass(frozen=True)
 class CellView:
-    """A cell as printed, with the value that it sorts by: empty where it has none, `None` to sort by its words."""
+    """A cell as printed, with the value that it sorts by: empty where it has none, `None` to sort
+    by its words.
+    """
 
     text: str
     sort: str | None = None

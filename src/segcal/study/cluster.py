@@ -1,4 +1,6 @@
-"""The engine for many machines: a Ray task per job, which its node then runs in a process of its own, as `Local` does."""
+"""The engine for many machines: a Ray task per job, which its node then runs in a process of its
+own, as `Local` does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PATIENCE = 60.0  # seconds for a node to come that can hold a cell
 
 
 class LostError(Exception):
-    """The process of a job has gone: perhaps its node is going too. Ray is to try again, where it likes."""
+    """The process of a job has gone: perhaps its node is going too. Ray is to try again, where it
+    likes.
+    """
 
 
 class Ray:
@@ -49,23 +53,34 @@ class Ray:
             raise
 
     def _count(self) -> int:
-        """How many cells the cluster's nodes hold at a time; the first of them may still be starting."""
+        """How many cells the cluster's nodes hold at a time; the first of them may still be
+        starting.
+        """
         wanted = {"CPU": self._needs["num_cpus"], "GPU": self._needs["num_gpus"]}
         deadline = time.monotonic() + PATIENCE
         while True:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-            fits = sum(min(int(node.get(key, 0) / need) for key, need in wanted.items() if need) for node in nodes)
+            fits = sum(
+                min(int(node.get(key, 0) / need) for key, need in wanted.items() if need)
+                for node in nodes
+            )
             if fits:
                 return fits
             if time.monotonic() > deadline:
                 text = " and ".join(f"{need:g} {key}" for key, need in wanted.items() if need)
-                raise UserError(f"no node of the Ray cluster has the {text} that a cell needs; ask for less per cell")
+                raise UserError(
+                    f"no node of the Ray cluster has the {text} that a cell needs; ask for less per cell"
+                )
             time.sleep(TICK)
 
     def run(self, jobs: Sequence[Job], tick: Tick) -> Generator[tuple[Job, Outcome], None, None]:
         """Ray decides where and when; a task whose process or node dies is started again."""
-        task = self._ray.remote(max_retries=RETRIES, retry_exceptions=[LostError], **self._needs)(_task)
-        self._pending = {task.options(name=f"{job.kind} {job.name}").remote(job): job for job in jobs}
+        task = self._ray.remote(max_retries=RETRIES, retry_exceptions=[LostError], **self._needs)(
+            _task
+        )
+        self._pending = {
+            task.options(name=f"{job.kind} {job.name}").remote(job): job for job in jobs
+        }
         try:
             while self._pending:
                 tick([job.name for job in self._pending.values()])
@@ -111,8 +126,12 @@ def _check_reachable(address: str) -> None:
 
 
 def _task(job: Job) -> Outcome:
-    """What a node's worker does; it stays for the next task, with the server that processes are forked from."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")  # by Ray, for this task; the server may have been started for another
+    """What a node's worker does; it stays for the next task, with the server that processes are
+    forked from.
+    """
+    given = os.environ.get(
+        "CUDA_VISIBLE_DEVICES"
+    )  # by Ray, for this task; the server may have been started for another
     with closing(Local(1, devices=None if given is None else [given])) as here:
         outcomes = [outcome for _, outcome in here.run([job], lambda names: None)]
     if outcomes[0].lost:

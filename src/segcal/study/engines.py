@@ -1,4 +1,6 @@
-"""Engines: who carries out jobs. Here: processes on this machine; `cluster` has the one for Ray. Without torch."""
+"""Engines: who carries out jobs. Here: processes on this machine; `cluster` has the one for Ray.
+Without torch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,16 @@ TICK = 0.5  # seconds between looks at what is going on
 GRACE = 5.0  # seconds that a process has to end by itself
 END_BY_SIGNAL = 128 + signal.SIGTERM  # the exit code of a process that was asked to end
 
-RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 SCHEDULERS = ("SLURM_", "TORCHELASTIC_", "LSB_", "JSM_", "OMPI_", "PMI_")
 
 Tick = Callable[[Collection[str]], None]
@@ -39,7 +50,9 @@ class Engine(Protocol):
     slots: int  # how many at a time
 
     def run(self, jobs: Sequence[Job], tick: Tick) -> Generator[tuple[Job, Outcome], None, None]:
-        """Do the jobs; gives each with its outcome when it ends. `tick` hears now and then which may be running."""
+        """Do the jobs; gives each with its outcome when it ends. `tick` hears now and then which
+        may be running.
+        """
         ...
 
     def close(self) -> None:
@@ -48,7 +61,9 @@ class Engine(Protocol):
 
 
 def warm_up() -> None:
-    """Start the server that processes are forked from; it imports what they need while this process does other things."""
+    """Start the server that processes are forked from; it imports what they need while this process
+    does other things.
+    """
     before_torch()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["segcal.study.work"])
     with _without_ranks(), _deaf_to_interrupts():
@@ -57,7 +72,9 @@ def warm_up() -> None:
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started here ignore Ctrl-C, which this one answers with a sentence, not with their traceback."""
+    """Processes that are started here ignore Ctrl-C, which this one answers with a sentence, not
+    with their traceback.
+    """
     if threading.current_thread() is not threading.main_thread():  # where signals cannot be set
         yield
         return
@@ -70,8 +87,14 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _without_ranks() -> Iterator[None]:
-    """Under Slurm and its like Lightning takes a process for one of many that train one network; a cell trains alone."""
-    hidden = {key: value for key, value in os.environ.items() if key in RANKS or key.startswith(SCHEDULERS)}
+    """Under Slurm and its like Lightning takes a process for one of many that train one network; a
+    cell trains alone.
+    """
+    hidden = {
+        key: value
+        for key, value in os.environ.items()
+        if key in RANKS or key.startswith(SCHEDULERS)
+    }
     for key in hidden:
         del os.environ[key]
     try:
@@ -90,11 +113,13 @@ class _Running:
 class Local:
     """Processes on this machine, a new one for each job, so that its memory comes back.
 
-    They are forked from a server that has imported everything and done nothing: a job starts in a tenth of a second.
-    """
+    They are forked from a server that has imported everything and done nothing: a job starts in a
+    tenth of a second."""
 
     def __init__(self, slots: int, *, devices: Sequence[str] | None = None) -> None:
-        """`devices` are the GPUs of each slot, as CUDA_VISIBLE_DEVICES names them; without, what this process has."""
+        """`devices` are the GPUs of each slot, as CUDA_VISIBLE_DEVICES names them; without, what
+        this process has.
+        """
         if slots < 1:
             raise UserError(f"a study needs at least 1 worker; got {slots}")
         warm_up()
@@ -110,7 +135,11 @@ class Local:
                     if waiting and slot not in self._running:
                         self._running[slot] = self._start(waiting.popleft(), slot)
                 tick([r.job.name for r in self._running.values()])
-                ends = [end for r in self._running.values() for end in (r.connection, r.process.sentinel)]
+                ends = [
+                    end
+                    for r in self._running.values()
+                    for end in (r.connection, r.process.sentinel)
+                ]
                 ready = wait(ends, timeout=TICK)
                 for slot, r in list(self._running.items()):
                     if r.connection in ready or r.process.sentinel in ready:
@@ -141,7 +170,9 @@ class Local:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Children need nothing of the user's script; left alone, each would run it again, and some scripts start studies."""
+    """Children need nothing of the user's script; left alone, each would run it again, and some
+    scripts start studies.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -151,7 +182,9 @@ def _without_main() -> Iterator[None]:
 
 
 def _child(job: Job, devices: str | None, sender: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what becomes of us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent decides what becomes of us
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(END_BY_SIGNAL))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if devices is not None:
@@ -172,7 +205,9 @@ def _outcome(r: _Running) -> Outcome:
     try:
         outcome: Outcome = r.connection.recv()
     except (EOFError, OSError):
-        time.sleep(TICK)  # if this process is being ended too, it is so now, and has no failure to write down
+        time.sleep(
+            TICK
+        )  # if this process is being ended too, it is so now, and has no failure to write down
         outcome = Outcome(lost=True)
     _end(r.process)
     r.connection.close()
@@ -188,8 +223,14 @@ def _end(process: Any) -> None:
 
 def _how_it_ended(code: int, job: Job) -> str:
     if code == -signal.SIGKILL:
-        less = "run fewer cells at a time" if job.kind == "finish" else "run fewer cells at a time or lower training.batch"
-        return f"its process was killed, as the system does when memory runs out; {less}, then --retry"
+        less = (
+            "run fewer cells at a time"
+            if job.kind == "finish"
+            else "run fewer cells at a time or lower training.batch"
+        )
+        return (
+            f"its process was killed, as the system does when memory runs out; {less}, then --retry"
+        )
     if code in (END_BY_SIGNAL, -signal.SIGTERM):
         return "its process was asked to end; --retry goes on with it"
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -197,16 +238,24 @@ def _how_it_ended(code: int, job: Job) -> str:
 
 
 def start_engine(
-    *, workers: int | None = None, ray: str = "", cpus: int = 1, gpus: float | None = None, accelerator: str = "auto"
+    *,
+    workers: int | None = None,
+    ray: str = "",
+    cpus: int = 1,
+    gpus: float | None = None,
+    accelerator: str = "auto",
 ) -> Engine:
-    """Processes here, by default as many as the cores or GPUs allow; or a Ray cluster, if its address is given.
+    """Processes here, by default as many as the cores or GPUs allow; or a Ray cluster, if its
+    address is given.
 
-    `gpus` is what a cell has of GPUs; 0 for none. By default one here, if there are any and the `accelerator` is not `cpu`
-    (or an equal share, if `workers` asks for more cells than there are GPUs), and none on a cluster.
-    """
+    `gpus` is what a cell has of GPUs; 0 for none. By default one here, if there are any and the
+    `accelerator` is not `cpu` (or an equal share, if `workers` asks for more cells than there are
+    GPUs), and none on a cluster."""
     if ray:
         if workers is not None:
-            raise UserError("--workers is for this machine; on a Ray cluster the cells' needs decide (--cpus-per-cell)")
+            raise UserError(
+                "--workers is for this machine; on a Ray cluster the cells' needs decide (--cpus-per-cell)"
+            )
         cluster: Engine = import_module("segcal.study.cluster").Ray(ray, cpus, gpus or 0.0)
         return cluster
     names, wanted = gpu_names(), max(1, workers or 1)
@@ -225,11 +274,17 @@ def start_engine(
 
 
 def gpu_names() -> list[str]:
-    """The GPUs that this process was given, by the numbers or UUIDs that CUDA_VISIBLE_DEVICES calls them."""
+    """The GPUs that this process was given, by the numbers or UUIDs that CUDA_VISIBLE_DEVICES calls
+    them.
+    """
     cuda = import_module("torch").cuda
     n = cuda.device_count() if cuda.is_available() else 0
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [str(i) for i in range(n)] if given is None else [name.strip() for name in given.split(",")][:n]
+    return (
+        [str(i) for i in range(n)]
+        if given is None
+        else [name.strip() for name in given.split(",")][:n]
+    )
 
 
 def _places(names: Sequence[str], gpus: float) -> list[str]:

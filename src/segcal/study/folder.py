@@ -1,4 +1,6 @@
-"""A study's folder: `plan.json`, `selection.json`, `cells.json`, `runs/<cell>/`, and what the runs say of their progress."""
+"""A study's folder: `plan.json`, `selection.json`, `cells.json`, `runs/<cell>/`, and what the runs
+say of their progress.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from statistics import median
 from typing import Any
 
 from segcal.config import checked
-from segcal.store import BusyError, CaseSet, alone, open_cases, read_json, read_rows, read_run, refuse_packed, write_json
+from segcal.folders import (
+    BusyError,
+    CaseSet,
+    alone,
+    open_cases,
+    read_json,
+    read_rows,
+    read_run,
+    refuse_packed,
+    write_json,
+)
 from segcal.study.cells import Cell
 from segcal.study.jobs import After
 from segcal.study.plan import Plan
@@ -35,15 +47,22 @@ class Folder:
         return self.root / "logs" / f"{name}.txt"
 
     def write_plan(self, plan: Plan) -> None:
-        """Write down what is to be done; refused if less than what was: choices and failures of the rest would be lost."""
+        """Write down what is to be done; refused if less than what was: choices and failures of the
+        rest would be lost.
+        """
         values = read_json(self.root / "plan.json")
         known = values.get("cells") if isinstance(values, dict) else None
         dropped = sorted(set(known or ()) - {cell.name for cell in plan.cells})
         if dropped:
             others = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
-            raise UserError(f"{self.root} is a study with other cells too ({dropped[0]}{others}); choose another --out")
+            raise UserError(
+                f"{self.root} is a study with other cells too ({dropped[0]}{others}); choose another --out"
+            )
         cells = {cell.name: _plain(cell) for cell in plan.cells}
-        write_json(self.root / "plan.json", {"name": plan.name, "cpus": plan.cpus, "gpus": plan.gpus, "cells": cells})
+        write_json(
+            self.root / "plan.json",
+            {"name": plan.name, "cpus": plan.cpus, "gpus": plan.gpus, "cells": cells},
+        )
 
     def write_selection(self, rule: str, contenders: Sequence[Mapping[str, Any]]) -> None:
         """Write down which settings were tried and chosen."""
@@ -53,13 +72,23 @@ class Folder:
         """The cells that failed, with their sentences."""
         values = read_json(self.root / "cells.json")
         known = values.get("cells") if isinstance(values, dict) else None
-        cells = known.items() if isinstance(known, dict) else ()  # a damaged file: every cell is looked at anew
-        failed = {name: about for name, about in cells if isinstance(about, dict) and about.get("status") == FAILED}
-        return {name: str(about.get("error", "for an unknown reason")) for name, about in failed.items()}
+        cells = (
+            known.items() if isinstance(known, dict) else ()
+        )  # a damaged file: every cell is looked at anew
+        failed = {
+            name: about
+            for name, about in cells
+            if isinstance(about, dict) and about.get("status") == FAILED
+        }
+        return {
+            name: str(about.get("error", "for an unknown reason")) for name, about in failed.items()
+        }
 
     def write_cells(self, states: Mapping[str, State], failed: Mapping[str, str]) -> None:
         """Write down how far every cell is."""
-        cells = {name: {"status": state.step, "val_dice": state.dice} for name, state in states.items()}
+        cells = {
+            name: {"status": state.step, "val_dice": state.dice} for name, state in states.items()
+        }
         cells |= {name: {"status": FAILED, "error": error} for name, error in failed.items()}
         write_json(self.root / "cells.json", {"cells": cells})
 
@@ -77,19 +106,25 @@ class Folder:
         return known.issuperset(after.conditions)
 
     def state(self, cell: Cell, *, step: str = "") -> State:
-        """How far a cell is, from its run's folder alone, so that it does not matter on which machine it runs."""
+        """How far a cell is, from its run's folder alone, so that it does not matter on which
+        machine it runs.
+        """
         rows = read_rows(self.run(cell.name) / "log.csv")
         epochs = cell.settings.training.epochs
         if not rows:
             return State(step or WAITS, 0, epochs)
         dices = [float(row["val_dice"]) for row in rows]
         dice = dices[-1] if cell.settings.training.keep == "last" else max(dices)
-        seconds = median(float(row["seconds"]) for row in rows)  # not the mean: a machine may have slept through one
+        seconds = median(
+            float(row["seconds"]) for row in rows
+        )  # not the mean: a machine may have slept through one
         done = self.trained(cell.name)
         return State(step or (TRAINED if done else TRAINS), len(rows), epochs, dice, seconds)
 
     def adopted(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
-        """The cells, called as the runs that are there already; refused if a run there is another than planned."""
+        """The cells, called as the runs that are there already; refused if a run there is another
+        than planned.
+        """
         data = {root: open_cases(Path(root)) for root in {cell.settings.data for cell in cells}}
         by_checksum = {cases.info["checksum"]: cases for cases in data.values()}
         known, others = {}, {}
@@ -108,25 +143,41 @@ class Folder:
                 names[cell.name] = found
             elif cell.name in others:
                 what = _difference(others[cell.name], new)
-                raise UserError(f"{self.run(cell.name)} was started with {what}; choose another --out for this plan")
+                raise UserError(
+                    f"{self.run(cell.name)} was started with {what}; choose another --out for this plan"
+                )
         return tuple(cell.renamed(names) for cell in cells)
 
     def follow_data(self, cell: Cell) -> None:
-        """If the data have moved since a cell was trained, let its run say where they are, for all who open it later."""
+        """If the data have moved since a cell was trained, let its run say where they are, for all
+        who open it later.
+        """
         path, where = self.run(cell.name) / "run.json", cell.settings.data
         if self.trained(cell.name) and read_run(path.parent)["settings"]["data"] != where:
-            with suppress(BusyError), alone(path.parent, nested=True):  # whoever is at work on it knows where they are
+            with (
+                suppress(BusyError),
+                alone(path.parent, nested=True),
+            ):  # whoever is at work on it knows where they are
                 info = read_run(path.parent)
                 write_json(path, info | {"settings": info["settings"] | {"data": where}})
 
 
 def _plain(cell: Cell) -> dict[str, Any]:
     settings = cell.settings.model_dump(mode="json")
-    return {"sections": cell.sections, "settings": settings, "after": asdict(cell.after), "chosen_from": cell.choices}
+    return {
+        "sections": cell.sections,
+        "settings": settings,
+        "after": asdict(cell.after),
+        "chosen_from": cell.choices,
+    }
 
 
-def deciding_of(info: Mapping[str, Any], by_checksum: Mapping[str, CaseSet]) -> dict[str, Any] | None:
-    """What decides a run, with defaults that are newer than it; `None` if its data are none of these, wherever they lie."""
+def deciding_of(
+    info: Mapping[str, Any], by_checksum: Mapping[str, CaseSet]
+) -> dict[str, Any] | None:
+    """What decides a run, with defaults that are newer than it; `None` if its data are none of
+    these, wherever they lie.
+    """
     cases = by_checksum.get(info["data"]["checksum"])
     if cases is None:
         return None

@@ -1,4 +1,6 @@
-"""Jobs: the pieces of work that engines hand to processes. Plain values that travel to any machine, without torch."""
+"""Jobs: the pieces of work that engines hand to processes. Plain values that travel to any machine,
+without torch.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,28 @@ class After:
     corruptions: tuple[str, ...] = ()
 
     def __or__(self, other: After) -> After:
-        both = zip((self.calibrators, self.corruptions), (other.calibrators, other.corruptions), strict=True)
+        both = zip(
+            (self.calibrators, self.corruptions),
+            (other.calibrators, other.corruptions),
+            strict=True,
+        )
         return After(*(tuple(dict.fromkeys([*mine, *theirs])) for mine, theirs in both))
 
     @property
     def conditions(self) -> tuple[tuple[str, str], ...]:
         """Corruption and calibrator of every group of test rows that `scores.csv` will have."""
-        return (("", ""), *((text, "") for text in self.corruptions), *(("", name) for name in self.calibrators))
+        return (
+            ("", ""),
+            *((text, "") for text in self.corruptions),
+            *(("", name) for name in self.calibrators),
+        )
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work on one cell: `train` it, `finish` it (test scores, calibrators, corruptions), or `probe` its speed."""
+    """A piece of work on one cell: `train` it, `finish` it (test scores, calibrators, corruptions),
+    or `probe` its speed.
+    """
 
     kind: str
     name: str

@@ -1,7 +1,8 @@
-"""A plan: a run file whose values may be lists, in named sections if there are several; every list means a cell per value.
+"""A plan: a run file whose values may be lists, in named sections if there are several; every list
+means a cell per value.
 
-What can be wrong in a plan is found here, before any work: keys, settings of losses and networks, data, folds.
-"""
+What can be wrong in a plan is found here, before any work: keys, settings of losses and networks,
+data, folds."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ class Plan:
     @property
     def needs(self) -> dict[str, Any]:
         """What an engine must know of a cell; the accelerator is the same for all."""
-        return {"cpus": self.cpus, "gpus": self.gpus, "accelerator": self.cells[0].settings.machine.accelerator}
+        return {
+            "cpus": self.cpus,
+            "gpus": self.gpus,
+            "accelerator": self.cells[0].settings.machine.accelerator,
+        }
 
     def section(self, name: str) -> tuple[Cell, ...]:
         """The cells of a section."""
@@ -53,7 +58,11 @@ class Plan:
 
 def built_in_plans() -> tuple[str, ...]:
     """The plans that come with segcal."""
-    return tuple(sorted(p.name.removesuffix(".toml") for p in files("segcal.study").joinpath("plans").iterdir()))
+    return tuple(
+        sorted(
+            p.name.removesuffix(".toml") for p in files("segcal.study").joinpath("plans").iterdir()
+        )
+    )
 
 
 def read_plan(
@@ -69,9 +78,8 @@ def read_plan(
 ) -> Plan:
     """A built-in plan by its name, or one of your own by its file, spread out into cells.
 
-    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1; `only` names the sections to keep,
-    `names` the cells.
-    """
+    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1; `only` names
+    the sections to keep, `names` the cells."""
     name, raw = _read(plan)
     for text in overrides:
         raw = _merged(raw, _override(text))
@@ -90,21 +98,31 @@ def read_plan(
     share = machine.pop("gpus", None)
     share = None if share is None and gpus is None else _amount("gpus", share, gpus, 0)
     if any(machine.get(key, 1) != 1 for key in ("devices", "nodes")):
-        raise UserError("a cell is one process: leave machine.devices and machine.nodes at 1, and run more cells at a time")
+        raise UserError(
+            "a cell is one process: leave machine.devices and machine.nodes at 1, and run more cells at a time"
+        )
     sections = _sections(raw | {"machine": machine}, only)
     if not any(section.get("data") for section in sections.values()):
-        raise UserError("the plan names no data; give a prepared data set's folder with --data, or data in the plan")
+        raise UserError(
+            "the plan names no data; give a prepared data set's folder with --data, or data in the plan"
+        )
     cells, varying = spread_out(sections)
     return Plan(name, _named(cells, names), varying, int(threads), share)
 
 
 def _read(plan: str | Path) -> tuple[str, dict[str, Any]]:
     if str(plan) in built_in_plans():
-        return str(plan), tomllib.loads(files("segcal.study").joinpath("plans", f"{plan}.toml").read_text("utf-8"))
+        return str(plan), tomllib.loads(
+            files("segcal.study").joinpath("plans", f"{plan}.toml").read_text("utf-8")
+        )
     path = Path(plan)
     if not path.is_file():
         near = difflib.get_close_matches(str(plan), built_in_plans(), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"name a TOML file or one of {', '.join(built_in_plans())}"
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"name a TOML file or one of {', '.join(built_in_plans())}"
+        )
         raise UserError(f"there is no plan {str(plan)!r}; {hint}")
     try:
         return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
@@ -133,7 +151,11 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     found = dict(below)
     for key, value in above.items():
         old = found.get(key)
-        found[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        found[key] = (
+            _merged(old, value)
+            if isinstance(old, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return found
 
 
@@ -156,12 +178,20 @@ def _sections(raw: dict[str, Any], only: Sequence[str]) -> dict[str, dict[str, A
         merged = top | dict(section)
         merged |= {key: _merged(top.get(key, {}), section.get(key, {})) for key in TABLES}
         base = merged["base"] = top.get("network", {})
-        merged["network"] = section.get("network", base.get("name", "unet") if isinstance(base, Mapping) else base)
+        merged["network"] = section.get(
+            "network", base.get("name", "unet") if isinstance(base, Mapping) else base
+        )
         merged["after"] = _after(merged["after"], where)
         found[name] = merged
-    unused = {key for key in ("loss", "seed", "fold") if key in top and all(key in part for part in studies.values())}
+    unused = {
+        key
+        for key in ("loss", "seed", "fold")
+        if key in top and all(key in part for part in studies.values())
+    }
     if unused:
-        raise UserError(f"{' and '.join(sorted(unused))} at the top of the plan has no effect: every section has its own")
+        raise UserError(
+            f"{' and '.join(sorted(unused))} at the top of the plan has no effect: every section has its own"
+        )
     return {name: found[name] for name in only or found}
 
 
@@ -173,7 +203,9 @@ def _named(cells: Sequence[Cell], names: Sequence[str]) -> tuple[Cell, ...]:
     for cell in kept:
         missing = [name for name in cell.choices if name not in {other.name for other in kept}]
         if missing:
-            raise UserError(f"{cell.name} waits for a choice among other cells; name {', '.join(missing)} too")
+            raise UserError(
+                f"{cell.name} waits for a choice among other cells; name {', '.join(missing)} too"
+            )
     return kept
 
 
@@ -188,20 +220,29 @@ def _after(values: Mapping[str, Any], where: str) -> After:
 def _words(values: Mapping[str, Any], key: str) -> tuple[str, ...]:
     value = values.get(key, ())
     if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
-        raise UserError(f"after.{key} must be a list of words; got {json.dumps(value, default=str)}")
+        raise UserError(
+            f"after.{key} must be a list of words; got {json.dumps(value, default=str)}"
+        )
     return tuple(value)
 
 
 def _table(values: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     value = values.get(key, {})
     if not isinstance(value, Mapping):
-        raise UserError(f"{key} of {where} must be a section of key = value; got {json.dumps(value, default=str)}")
+        raise UserError(
+            f"{key} of {where} must be a section of key = value; got {json.dumps(value, default=str)}"
+        )
     return value
 
 
 def _amount(key: str, value: Any, given: float | None, least: int) -> float:
     amount = value if given is None else given
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or amount < least or (key == "cpus" and amount % 1):
+    if (
+        isinstance(amount, bool)
+        or not isinstance(amount, (int, float))
+        or amount < least
+        or (key == "cpus" and amount % 1)
+    ):
         raise UserError(
             f"machine.{key} must be a {'whole ' if key == 'cpus' else ''}number, at least {least}; got {amount!r}"
         )

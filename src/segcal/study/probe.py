@@ -1,4 +1,6 @@
-"""How long will it take? A few training steps and one volume of the real data, timed, and what follows for a whole plan."""
+"""How long will it take? A few training steps and one volume of the real data, timed, and what
+follows for a whole plan.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from torch import Tensor
 from segcal.calibrators import CALIBRATORS
 from segcal.config import RunSettings
 from segcal.data.slices import Slices, volume
+from segcal.folders import CaseSet, open_cases
 from segcal.hardware import channels_last, keep_pages
-from segcal.inference import volume_logits
 from segcal.losses import Criterion
 from segcal.metrics import reliability
 from segcal.networks import build_network
-from segcal.store import CaseSet, open_cases
+from segcal.predictors.run import volume_logits
 
 STEPS = 4  # timed after one to warm up
 FIT_SLICES = 5  # of a case, to time a fit on
@@ -30,13 +32,19 @@ START = 1.5  # seconds to start a process and open the data
 
 
 def probe(settings: RunSettings, calibrators: Sequence[str]) -> dict[str, float]:
-    """Seconds of training and of one pass over the test split, and of fitting each of the calibrators."""
+    """Seconds of training and of one pass over the test split, and of fitting each of the
+    calibrators.
+    """
     keep_pages()
     cases = open_cases(Path(settings.data))
     slices = Slices(cases, "train", fold=settings.fold, keep_empty=settings.training.keep_empty)
-    device = torch.device("cuda" if torch.cuda.is_available() and settings.machine.accelerator != "cpu" else "cpu")
+    device = torch.device(
+        "cuda" if torch.cuda.is_available() and settings.machine.accelerator != "cpu" else "cpu"
+    )
     classes = len(cases.classes) + 1
-    network = build_network(settings.network.name, len(cases.channels), classes, **settings.network.settings)
+    network = build_network(
+        settings.network.name, len(cases.channels), classes, **settings.network.settings
+    )
     network = channels_last(network.to(device))
     batch = settings.training.batch
     step = _step_seconds(settings, network, slices, device)
@@ -45,22 +53,30 @@ def probe(settings: RunSettings, calibrators: Sequence[str]) -> dict[str, float]
     with torch.inference_mode():
         network.eval()
         logits = volume_logits(network, image.to(device), slices.shape).cpu()
-        score = _seconds(lambda: reliability(volume_logits(network, image.to(device), slices.shape).cpu(), label))
+        score = _seconds(
+            lambda: reliability(volume_logits(network, image.to(device), slices.shape).cpu(), label)
+        )
     per_slice = score / len(image)
     n_val, n_test = (_n_slices(cases, split, settings.fold) for split in ("val", "test"))
     epoch = -(-len(slices) // batch) * step + n_val * per_slice
-    found = {"train": START + settings.training.epochs * epoch, "test": n_test * per_slice * SCORING}
+    found = {
+        "train": START + settings.training.epochs * epoch,
+        "test": n_test * per_slice * SCORING,
+    }
     n_cases = len(cases.split("val", settings.fold))
     for name in calibrators:
-        found[name] = n_val * per_slice + _fit_seconds(name, (logits, label, image), n_cases, n_val / n_cases)
+        found[name] = n_val * per_slice + _fit_seconds(
+            name, (logits, label, image), n_cases, n_val / n_cases
+        )
     return found
 
 
 def _fit_seconds(name: str, case: tuple[Tensor, ...], n_cases: int, n_slices: float) -> float:
-    """Seconds to fit a calibrator on so many cases of so many slices, from two fits on so many thin ones.
+    """Seconds to fit a calibrator on so many cases of so many slices, from two fits on so many thin
+    ones.
 
-    A fit takes as many steps on thin cases as on whole ones; a step's seconds are a line in the number of slices.
-    """
+    A fit takes as many steps on thin cases as on whole ones; a step's seconds are a line in the
+    number of slices."""
     thin, thick = 1, min(FIT_SLICES, len(case[0]))
     taken = {}
     for n in {thin, thick}:
@@ -71,7 +87,9 @@ def _fit_seconds(name: str, case: tuple[Tensor, ...], n_cases: int, n_slices: fl
     return taken[thick] + slope * max(0.0, n_slices - thick)
 
 
-def _step_seconds(settings: RunSettings, network: Any, slices: Slices, device: torch.device) -> float:
+def _step_seconds(
+    settings: RunSettings, network: Any, slices: Slices, device: torch.device
+) -> float:
     """The median of a few training steps."""
     criterion = Criterion(settings.loss.name, **settings.loss.settings)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.training.lr, fused=True)
@@ -81,7 +99,9 @@ def _step_seconds(settings: RunSettings, network: Any, slices: Slices, device: t
         start = time.perf_counter()
         image, label = slices.batch(places)
         optimizer.zero_grad()
-        loss = criterion(network(image.to(device, memory_format=torch.channels_last)), label.to(device))
+        loss = criterion(
+            network(image.to(device, memory_format=torch.channels_last)), label.to(device)
+        )
         loss.backward()
         optimizer.step()
         loss.item()  # waits for a GPU
@@ -100,7 +120,8 @@ def _n_slices(cases: CaseSet, split: str, fold: int) -> int:
 
 
 def duration(stages: Iterable[Sequence[float]], slots: int) -> float:
-    """Seconds until the last job ends: a free slot takes the next job, and a stage waits for the one before.
+    """Seconds until the last job ends: a free slot takes the next job, and a stage waits for the
+    one before.
 
     >>> duration([[3.0, 1.0, 1.0, 1.0], [2.0]], slots=2)
     5.0

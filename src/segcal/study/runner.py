@@ -1,7 +1,8 @@
-"""Carry out a plan: train, let validation choose, train what waited for the choice, then score the chosen on test.
+"""Carry out a plan: train, let validation choose, train what waited for the choice, then score the
+chosen on test.
 
-Every step looks at the run folders first and does what is missing, so the same call goes on after any interruption.
-"""
+Every step looks at the run folders first and does what is missing, so the same call goes on after
+any interruption."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from segcal.store import alone
+from segcal.folders import alone
 from segcal.study.cells import Cell
 from segcal.study.engines import Engine, Tick, start_engine
 from segcal.study.folder import Folder
@@ -34,10 +35,9 @@ def run_study(
 ) -> dict[str, Any]:
     """Carry out what is left of a plan; returns the chosen settings and the cells that failed.
 
-    Cells that failed in an earlier call are left out unless `retry`. `workers` are processes here, `ray` is the address of a
-    cluster whose nodes share the path of `out` and of the data. Cells that keep the last epoch are not trained if one of the
-    studies `last_of` has trained them.
-    """
+    Cells that failed in an earlier call are left out unless `retry`. `workers` are processes here,
+    `ray` is the address of a cluster whose nodes share the path of `out` and of the data. Cells
+    that keep the last epoch are not trained if one of the studies `last_of` has trained them."""
     folder = Folder(out.absolute())
     with alone(folder.root):
         plan = replace(plan, cells=folder.adopted(plan.cells))
@@ -59,7 +59,9 @@ class _Study:
     cells: dict[str, Cell] = field(default_factory=dict)
     waiting: list[Cell] = field(default_factory=list)  # for a choice
     finished: set[str] = field(default_factory=set)
-    ended: dict[str, State] = field(default_factory=dict)  # of trainings, so that they need not be read again
+    ended: dict[str, State] = field(
+        default_factory=dict
+    )  # of trainings, so that they need not be read again
 
     def run(self) -> dict[str, Any]:
         self.folder.root.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,8 @@ class _Study:
         self._do(self._trainings())
         choices = self._choose()
         self._settle(choices)
-        # Trainings first: they are long, and scoring what is chosen already fills the gaps at their end.
+        # Trainings first: they are long, and scoring what is chosen already fills the gaps at their
+        # end.
         self._do([*self._trainings(), *self._finishings(choices)])
         choices = self._choose()
         self._do(self._finishings(choices))
@@ -82,7 +85,12 @@ class _Study:
         failed = {name: error for name, error in self.failed.items() if name in self.cells}
         undecided = [cell.name for cell in self.waiting]
         contenders = [choice.plain() for choice in choices]
-        return {"out": str(self.folder.root), "contenders": contenders, "failed": failed, "undecided": undecided}
+        return {
+            "out": str(self.folder.root),
+            "contenders": contenders,
+            "failed": failed,
+            "undecided": undecided,
+        }
 
     def _say_what_is_known(self) -> None:
         known = sum(self.folder.trained(name) for name in self.cells)
@@ -91,7 +99,9 @@ class _Study:
         for name in self.failed:
             if name in self.cells:
                 what = "not scored again" if self.folder.trained(name) else "left out"
-                self.watch.says(f"{what}, for it failed before (--retry tries it again): {name}: {self.failed[name]}")
+                self.watch.says(
+                    f"{what}, for it failed before (--retry tries it again): {name}: {self.failed[name]}"
+                )
 
     def _settle(self, choices: Sequence[Choice]) -> None:
         """Give the cells that wait for a choice their setting, where there is one."""
@@ -100,7 +110,9 @@ class _Study:
             now = settled(cell, choices, self.plan.varying)
             if now is None:
                 left.append(cell)
-                self.watch.says(f"left out, for no setting of {cell.settings.loss.name} is finished: {cell.name}")
+                self.watch.says(
+                    f"left out, for no setting of {cell.settings.loss.name} is finished: {cell.name}"
+                )
                 continue
             (now,) = self.folder.adopted([now])
             same = self.cells.get(now.name, now)
@@ -115,7 +127,9 @@ class _Study:
 
     def _trainings(self) -> list[Job]:
         open_cells = (cell for name, cell in self.cells.items() if name not in self.failed)
-        return [self._job("train", cell) for cell in open_cells if not self.folder.trained(cell.name)]
+        return [
+            self._job("train", cell) for cell in open_cells if not self.folder.trained(cell.name)
+        ]
 
     def _finishings(self, choices: Sequence[Choice]) -> list[Job]:
         """The test split is for chosen runs alone."""
@@ -131,7 +145,9 @@ class _Study:
 
     def _job(self, kind: str, cell: Cell) -> Job:
         settings, log = cell.settings.model_dump(mode="json"), self.folder.log(cell.name)
-        return Job(kind, cell.name, self.folder.run(cell.name), settings, cell.after, self.plan.cpus, log)
+        return Job(
+            kind, cell.name, self.folder.run(cell.name), settings, cell.after, self.plan.cpus, log
+        )
 
     def _do(self, jobs: Sequence[Job]) -> None:
         scoring = {job.name for job in jobs if job.kind == "finish"}
@@ -163,7 +179,9 @@ class _Study:
                 self.ended[name] = state
             step = SCORES if name in scoring else FINISHED if name in self.finished else state.step
             found[name] = replace(state, step=FAILED if name in self.failed else step)
-        return found | {cell.name: State(WAITS, 0, cell.settings.training.epochs) for cell in self.waiting}
+        return found | {
+            cell.name: State(WAITS, 0, cell.settings.training.epochs) for cell in self.waiting
+        }
 
     def _note(self) -> None:
         self.folder.write_cells(self._states(), self.failed)

@@ -1,4 +1,6 @@
-"""Which setting of each method stands for it: `segcal.results` knows the rule, here it is applied to a plan's cells."""
+"""Which setting of each method stands for it: `segcal.compare` knows the rule, here it is applied
+to a plan's cells.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from segcal.compare import Contender, read_results
+from segcal.compare.choice import by_fold, mean_dice
 from segcal.config import checked
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
-from segcal.results import Contender, read_results
-from segcal.results.choice import by_fold, mean_dice
 from segcal.study.cells import Cell, cell_name, tunable
 from segcal.study.folder import Folder
 
@@ -24,26 +26,52 @@ class Choice:
 
     cells: tuple[Cell, ...]  # all that were to be tried
     contender: Contender | None  # None if no setting could be run to the end
-    left_out: Mapping[str, str]  # cells that were not trained: a sentence, or nothing if not yet run
-    folds: Mapping[int, Mapping[str, float]]  # the mean validation Dice of every setting in each fold
+    left_out: Mapping[
+        str, str
+    ]  # cells that were not trained: a sentence, or nothing if not yet run
+    folds: Mapping[
+        int, Mapping[str, float]
+    ]  # the mean validation Dice of every setting in each fold
 
     @property
     def chosen(self) -> tuple[Cell, ...]:
         """The cells of the setting that each fold chose, one per seed."""
-        return tuple(cell for cell in self.cells if self.contender and cell.name in self.contender.runs)
+        return tuple(
+            cell for cell in self.cells if self.contender and cell.name in self.contender.runs
+        )
 
     def plain(self) -> dict[str, Any]:
         """For `selection.json`."""
         c = self.contender
         if c is None:
             method, network = self.cells[0].settings.loss.name, self.cells[0].settings.network.name
-            about = {"label": f"{LOSSES[method].label}, {NETWORKS[network].label}", "network": network, "method": method}
-            return about | {"chosen": None, "runs": (), "tried": {}, "left_out": dict(self.left_out)}
-        about = {"key": c.key, "label": c.label, "dataset": c.dataset, "network": c.network, "method": c.method}
+            about = {
+                "label": f"{LOSSES[method].label}, {NETWORKS[network].label}",
+                "network": network,
+                "method": method,
+            }
+            return about | {
+                "chosen": None,
+                "runs": (),
+                "tried": {},
+                "left_out": dict(self.left_out),
+            }
+        about = {
+            "key": c.key,
+            "label": c.label,
+            "dataset": c.dataset,
+            "network": c.network,
+            "method": c.method,
+        }
         tried: dict[str, Any] = {"tried": _numbers(c.tried)}
         if len(self.folds) > 1:
             tried["folds"] = {str(fold): _numbers(means) for fold, means in self.folds.items()}
-        return about | {"chosen": c.setting, "runs": c.runs} | tried | {"left_out": dict(self.left_out)}
+        return (
+            about
+            | {"chosen": c.setting, "runs": c.runs}
+            | tried
+            | {"left_out": dict(self.left_out)}
+        )
 
 
 def _numbers(means: Mapping[str, float]) -> dict[str, float | None]:
@@ -53,9 +81,8 @@ def _numbers(means: Mapping[str, float]) -> dict[str, float | None]:
 def choose(cells: Sequence[Cell], folder: Folder, failed: Mapping[str, str]) -> list[Choice]:
     """A choice per contender, among the settings that were trained with all seeds of a fold.
 
-    Only a training that failed leaves the choice: what failed while it was scored was a fair candidate, and with another in
-    its place the test split would have had a say.
-    """
+    Only a training that failed leaves the choice: what failed while it was scored was a fair
+    candidate, and with another in its place the test split would have had a say."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.contender, []).append(cell)
@@ -73,11 +100,18 @@ def _choice(cells: tuple[Cell, ...], folder: Folder, failed: Mapping[str, str]) 
     results = read_results(sorted(folder.run(cell.name) for cell in complete), scored=False)
     (contender,) = results.contenders
     folds = by_fold(contender.runs_tried, results.runs)
-    return Choice(cells, contender, left_out, {fold: mean_dice(tried, results.runs) for fold, tried in folds.items()})
+    return Choice(
+        cells,
+        contender,
+        left_out,
+        {fold: mean_dice(tried, results.runs) for fold, tried in folds.items()},
+    )
 
 
 def settled(cell: Cell, choices: Sequence[Choice], varying: frozenset[str]) -> Cell | None:
-    """A cell that waits for a choice, with the setting that its fold chose; `None` if there is none."""
+    """A cell that waits for a choice, with the setting that its fold chose; `None` if there is
+    none.
+    """
     source = next(c for c in choices if any(tried.name in cell.choices for tried in c.cells))
     chosen = next((c for c in source.chosen if c.name in cell.choices), None)
     if chosen is None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WAITS, TRAINS, TRAINED, SCORES, FINISHED, FAILED = "waits", "trains", "trained", "scores", "finished", "failed"
+WAITS, TRAINS, TRAINED, SCORES, FINISHED, FAILED = (
+    "waits",
+    "trains",
+    "trained",
+    "scores",
+    "finished",
+    "failed",
+)
 
 
 @dataclass(frozen=True)

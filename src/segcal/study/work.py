@@ -1,4 +1,6 @@
-"""What a process does for a cell, whichever engine started it: skip what is done, go on with what is begun."""
+"""What a process does for a cell, whichever engine started it: skip what is done, go on with what
+is begun.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,19 @@ from typing import Any
 import torch
 
 from segcal.config import checked
-from segcal.evaluation import data_of, evaluate
-from segcal.inference import open_run
-from segcal.posthoc import calibrate
-from segcal.store import BusyError, open_cases
+from segcal.fitting import calibrate
+from segcal.folders import BusyError, open_cases
+from segcal.predictors.run import open_run
+from segcal.scoring import data_of, evaluate
 from segcal.study.jobs import Job, Outcome
 from segcal.study.probe import probe
 from segcal.training import train
 from segcal.types import UserError
 
 PATIENCE = 600.0
-"""Seconds to wait for another process at the same run: one on a node that was given up may take a while to end."""
+"""Seconds to wait for another process at the same run: one on a node that was given up may take a
+while to end.
+"""
 
 
 def work(job: Job) -> Outcome:
@@ -45,7 +49,9 @@ def work(job: Job) -> Outcome:
 
 
 def _patiently(step: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:
-    """Wait while another process holds the run: it may finish the work itself, or die and leave it to this one."""
+    """Wait while another process holds the run: it may finish the work itself, or die and leave it
+    to this one.
+    """
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -71,22 +77,32 @@ def _print_to(path: Path | None) -> None:
 def _train(job: Job) -> dict[str, Any]:
     info = train(checked(job.settings), job.folder, progress=False)
     if info["status"] != "finished":
-        raise UserError(f"{job.folder} was not finished; the same segcal study command goes on with it")
+        raise UserError(
+            f"{job.folder} was not finished; the same segcal study command goes on with it"
+        )
     return {"val_dice": info["best"]["val_dice"], "seconds": info["seconds"]}
 
 
 def _finish(job: Job) -> dict[str, Any]:
     run = open_run(job.folder)
-    cases = data_of(run, open_cases(Path(job.settings["data"])))  # where the plan says that they are now
+    cases = data_of(
+        run, open_cases(Path(job.settings["data"]))
+    )  # where the plan says that they are now
     evaluate(run, cases=cases)
     fits = calibrate(run, job.after.calibrators, cases=cases) if job.after.calibrators else {}
     for corruption in job.after.corruptions:
         evaluate(run, corruption=corruption, cases=cases)
-    return {"warnings": [f"{name}: {line}" for name, said in fits.items() for line in said["warnings"]]}
+    return {
+        "warnings": [f"{name}: {line}" for name, said in fits.items() for line in said["warnings"]]
+    }
 
 
 def _probe(job: Job) -> dict[str, Any]:
     return probe(checked(job.settings), job.after.calibrators)
 
 
-KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {"train": _train, "finish": _finish, "probe": _probe}
+KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {
+    "train": _train,
+    "finish": _finish,
+    "probe": _probe,
+}

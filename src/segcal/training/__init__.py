@@ -1,8 +1,9 @@
-"""Train one run with Lightning: prepared slices in, `runs/<run>/{run.json, log.csv, checkpoints/}` out.
+"""Train one run with Lightning: prepared slices in, `runs/<run>/{run.json, log.csv, checkpoints/}`
+out.
 
-Every epoch draws its random numbers from the seed and its own number, and a checkpoint ends every epoch, so that a run that
-was killed goes on to the very result it would have had (on a CPU; the kernels of GPUs do not always add up in one order).
-"""
+Every epoch draws its random numbers from the seed and its own number, and a checkpoint ends every
+epoch, so that a run that was killed goes on to the very result it would have had (on a CPU; the
+kernels of GPUs do not always add up in one order)."""
 
 from __future__ import annotations
 
@@ -24,11 +25,20 @@ from segcal.config import RunSettings, checked
 from segcal.data.inspect import counts_pixels
 from segcal.data.sampling import EpochSampler, ShareOfCases
 from segcal.data.slices import Batches, Slices
+from segcal.folders import (
+    CaseSet,
+    alone,
+    open_cases,
+    read_rows,
+    read_run,
+    refuse_packed,
+    sweep,
+    write_json,
+)
 from segcal.hardware import keep_pages
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
-from segcal.store import CaseSet, alone, open_cases, read_rows, read_run, refuse_packed, sweep, write_json
 from segcal.training import loggers, processes
 from segcal.training.callbacks import Bar, Best, Checkpoints, Log
 from segcal.training.module import Segmentation
@@ -38,20 +48,36 @@ __all__ = ["Best", "Segmentation", "facts", "resolved", "train"]
 
 REMOVED = "removed"
 # What --again takes away.
-OURS = ("checkpoints", "calibrators", "log.csv", "scores.csv", "bins.json", *loggers.FILES, "run.json")
+OURS = (
+    "checkpoints",
+    "calibrators",
+    "log.csv",
+    "scores.csv",
+    "bins.json",
+    *loggers.FILES,
+    "run.json",
+)
 
 
-def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bool = True) -> dict[str, Any]:
-    """Train a run, or go on with it; returns what `run.json` says. A finished run is left alone unless `again`."""
+def train(
+    settings: RunSettings, out: Path, *, again: bool = False, progress: bool = True
+) -> dict[str, Any]:
+    """Train a run, or go on with it; returns what `run.json` says. A finished run is left alone
+    unless `again`.
+    """
     cases = open_cases(Path(settings.data))
     slices = _slices(settings, cases)
-    model = Segmentation(settings, cases, slices)  # also checks loss and network settings, before anything is written
+    model = Segmentation(
+        settings, cases, slices
+    )  # also checks loss and network settings, before anything is written
     settings = resolved(settings, cases)
     _quieten()
     best = Best(out, last=settings.training.keep == "last")
     last = out / "checkpoints" / "last.ckpt"
     trainer, validation = _trainer(settings, out, best, progress), _case_loader(cases, settings)
-    info: dict[str, Any] = {"status": "running"}  # of several processes only the first touches the run's folder
+    info: dict[str, Any] = {
+        "status": "running"
+    }  # of several processes only the first touches the run's folder
     with ExitStack() as held:
 
         def begin() -> str:
@@ -60,7 +86,9 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
             info.update(_begin(settings, out, cases, slices, trainer, again))
             if info["status"] == "finished":
                 return "leave"
-            trainer.loggers = loggers.begin(settings.machine.loggers, out, settings.model_dump(mode="json"))
+            trainer.loggers = loggers.begin(
+                settings.machine.loggers, out, settings.model_dump(mode="json")
+            )
             return "resume" if last.is_file() else "start"
 
         step = processes.decided(trainer, begin) or ("resume" if last.is_file() else "start")
@@ -77,13 +105,20 @@ def train(settings: RunSettings, out: Path, *, again: bool = False, progress: bo
 
 
 def resolved(settings: RunSettings, cases: CaseSet) -> RunSettings:
-    """The same settings with every default written out, so that they mean the same when a default changes."""
+    """The same settings with every default written out, so that they mean the same when a default
+    changes.
+    """
     values = settings.model_dump(mode="json")
     for part, table in (("loss", LOSSES), ("network", NETWORKS)):
         defaults: dict[str, Any] = table[values[part]["name"]].settings
         if values[part].get("ignore_index", IGNORE) != IGNORE:
-            raise UserError(f"a run marks voxels to ignore with {IGNORE} itself; leave loss.ignore_index out")
-        given = {k: float(v) if isinstance(defaults.get(k), float) else v for k, v in values[part].items()}
+            raise UserError(
+                f"a run marks voxels to ignore with {IGNORE} itself; leave loss.ignore_index out"
+            )
+        given = {
+            k: float(v) if isinstance(defaults.get(k), float) else v
+            for k, v in values[part].items()
+        }
         values[part] = {"name": values[part]["name"]} | defaults | given
     if settings.training.keep_empty is None:
         values["training"]["keep_empty"] = cases.info["settings"]["recipe"]["keep_empty"]
@@ -91,7 +126,12 @@ def resolved(settings: RunSettings, cases: CaseSet) -> RunSettings:
 
 
 def _begin(
-    settings: RunSettings, out: Path, cases: CaseSet, slices: Slices, trainer: L.Trainer, again: bool
+    settings: RunSettings,
+    out: Path,
+    cases: CaseSet,
+    slices: Slices,
+    trainer: L.Trainer,
+    again: bool,
 ) -> dict[str, Any]:
     """What `run.json` says of a run that goes on; or begin one."""
     cases.check_content()
@@ -105,7 +145,9 @@ def _begin(
     if path.is_file():
         info = read_run(out)
         _check_same(out, info, settings, cases)
-        complete = info["status"] != "finished" or (out / "checkpoints" / "best.safetensors").is_file()
+        complete = (
+            info["status"] != "finished" or (out / "checkpoints" / "best.safetensors").is_file()
+        )
         if not complete:
             raise UserError(f"{out} is finished but has lost its weights; --again trains it anew")
         if info["settings"]["data"] != where:  # the same data have moved
@@ -113,8 +155,15 @@ def _begin(
             write_json(path, info)
         return info
     values = settings.model_dump(mode="json") | {"data": where}
-    values["machine"]["accelerator"] = type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()
-    info = {"id": identity(), "status": "running", "settings": values, "data": facts(cases, settings.fold)}
+    values["machine"]["accelerator"] = (
+        type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()
+    )
+    info = {
+        "id": identity(),
+        "status": "running",
+        "settings": values,
+        "data": facts(cases, settings.fold),
+    }
     info |= {"frame": list(slices.shape), "versions": versions()}
     out.mkdir(parents=True, exist_ok=True)
     write_json(path, info)
@@ -123,12 +172,18 @@ def _begin(
 
 def _check_folder(out: Path) -> None:
     is_run = (out / "run.json").is_file()
-    if out.exists() and not is_run and (not out.is_dir() or any(not p.name.startswith(".partial-") for p in out.iterdir())):
+    if (
+        out.exists()
+        and not is_run
+        and (not out.is_dir() or any(not p.name.startswith(".partial-") for p in out.iterdir()))
+    ):
         raise UserError(f"{out} exists and is not a run; choose another --out")
 
 
 def _remove(out: Path) -> None:
-    """Take away what a run left. It says so first, so that one killed in the middle of this is not taken for finished."""
+    """Take away what a run left. It says so first, so that one killed in the middle of this is not
+    taken for finished.
+    """
     write_json(out / "run.json", read_run(out) | {"status": REMOVED})
     for name in OURS:
         path = out / name
@@ -150,18 +205,26 @@ def _quieten() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings(
-        "ignore", message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU available).*"
+        "ignore",
+        message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU available).*",
     )
 
 
 def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
     """What a run remembers of its data."""
     keys = ("name", "classes", "channels", "regions", "checksum", "orientation")
-    patients = {id: record["patient"] for id, record in cases.info["cases"].items() if record["patient"] != id}
+    patients = {
+        id: record["patient"]
+        for id, record in cases.info["cases"].items()
+        if record["patient"] != id
+    }
     sizes = {name: len(cases.split(name, fold)) for name in ("train", "val", "test")}
     found = {key: cases.info[key] for key in keys} | {"recipe": cases.info["settings"]["recipe"]}
     found["distances"] = "pixels" if counts_pixels(cases) else "mm"
-    return found | {"splits": sizes, "patients": patients if cases.info.get("patients_known", True) else None}
+    return found | {
+        "splits": sizes,
+        "patients": patients if cases.info.get("patients_known", True) else None,
+    }
 
 
 def _check_same(out: Path, info: dict[str, Any], settings: RunSettings, cases: CaseSet) -> None:
@@ -172,15 +235,23 @@ def _check_same(out: Path, info: dict[str, Any], settings: RunSettings, cases: C
             f"{out} was started with another {', '.join(differ)}; choose another --out, or --again to start over"
         )
     if info["data"]["checksum"] != cases.info["checksum"]:
-        raise UserError(f"{cases.root} has changed since {out} was started; choose another --out, or --again to start over")
+        raise UserError(
+            f"{cases.root} has changed since {out} was started; choose another --out, or --again to start over"
+        )
 
 
 def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.Trainer:
     machine = settings.machine
     loggers.check(machine.loggers)
     check_choice("strategy", machine.strategy, processes.STRATEGIES)
-    checkpoints = ModelCheckpoint(  # one, after every epoch; its own `save_last` waits for the end of the run
-        out / "checkpoints", "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
+    checkpoints = (
+        ModelCheckpoint(  # one, after every epoch; its own `save_last` waits for the end of the run
+            out / "checkpoints",
+            "last",
+            save_top_k=1,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        )
     )
     callbacks: list[Callback] = [best, Log(out), checkpoints]
     if progress:
@@ -198,7 +269,8 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,  # ours shares the work itself, the same way every time
-        "default_root_dir": out / "checkpoints",  # should it leave anything there, --again takes it away
+        "default_root_dir": out
+        / "checkpoints",  # should it leave anything there, --again takes it away
     }
     try:
         trainer = L.Trainer(**kwargs, plugins=[Checkpoints(), *processes.environments()])
@@ -206,28 +278,43 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
     except UserError:
         raise
     except (ValueError, RuntimeError, MisconfigurationException) as error:
-        raise UserError(f"Lightning refuses these machine settings: {str(error).splitlines()[0]}") from None
+        raise UserError(
+            f"Lightning refuses these machine settings: {str(error).splitlines()[0]}"
+        ) from None
     return trainer
 
 
 def _accelerator(name: str) -> str:
-    """What is asked for; `auto` is Lightning's choice, but the CPU on a Mac, whose GPU we have not tried."""
+    """What is asked for; `auto` is Lightning's choice, but the CPU on a Mac, whose GPU we have not
+    tried.
+    """
     return "cpu" if name == "auto" and torch.backends.mps.is_available() else name
 
 
 def _slices(settings: RunSettings, cases: CaseSet) -> Slices:
     chosen = settings.training
-    return Slices(cases, "train", fold=settings.fold, keep_empty=chosen.keep_empty, augment=chosen.augment)
+    return Slices(
+        cases, "train", fold=settings.fold, keep_empty=chosen.keep_empty, augment=chosen.augment
+    )
 
 
-def _loader(settings: RunSettings, slices: Slices, order: EpochSampler) -> DataLoader[tuple[Tensor, Tensor]]:
-    own = torch.Generator()  # else it draws from the network's random numbers, once before and once after they are seeded
-    kwargs: dict[str, Any] = {"num_workers": settings.machine.workers, "persistent_workers": settings.machine.workers > 0}
+def _loader(
+    settings: RunSettings, slices: Slices, order: EpochSampler
+) -> DataLoader[tuple[Tensor, Tensor]]:
+    own = (
+        torch.Generator()
+    )  # else it draws from the network's random numbers, once before and once after they are seeded
+    kwargs: dict[str, Any] = {
+        "num_workers": settings.machine.workers,
+        "persistent_workers": settings.machine.workers > 0,
+    }
     return DataLoader(Batches(slices), batch_size=None, sampler=order, generator=own, **kwargs)
 
 
 def _case_loader(cases: CaseSet, settings: RunSettings) -> DataLoader[str]:
     ids = cases.split("val", settings.fold)
     if not ids:
-        raise UserError(f"{cases.root} has no validation case in fold {settings.fold}; choosing a checkpoint needs one")
+        raise UserError(
+            f"{cases.root} has no validation case in fold {settings.fold}; choosing a checkpoint needs one"
+        )
     return DataLoader(ShareOfCases(ids), batch_size=None)

@@ -1,7 +1,8 @@
-"""Where a run's log may go besides `log.csv`: TensorBoard, Weights & Biases, MLflow, through Lightning, if installed.
+"""Where a run's log may go besides `log.csv`: TensorBoard, Weights & Biases, MLflow, through
+Lightning, if installed.
 
-Their own variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI` ...) hold; by default everything stays in the run's folder.
-"""
+Their own variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI` ...) hold; by default everything stays in
+the run's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def _mlflow(out: Path) -> Logger:
 
 LOGGERS = {
     "tensorboard": lambda out: loggers.TensorBoardLogger(save_dir=out / "tensorboard"),
-    "wandb": lambda out: loggers.WandbLogger(name=out.name, save_dir=out),  # makes a folder `wandb` there
+    "wandb": lambda out: loggers.WandbLogger(
+        name=out.name, save_dir=out
+    ),  # makes a folder `wandb` there
     "mlflow": _mlflow,
 }
 FILES = (*LOGGERS, "mlflow.db")  # what they leave in the run's folder
@@ -42,13 +45,17 @@ def check(names: tuple[str, ...]) -> None:
 
 
 def begin(names: tuple[str, ...], out: Path, settings: dict[str, Any]) -> list[Logger]:
-    """The loggers of a run, told its settings; its folder must be there, for some write into it at once."""
+    """The loggers of a run, told its settings; its folder must be there, for some write into it at
+    once.
+    """
     begun = []
     for name in names:
         try:
             logger = LOGGERS[name](out)
             logger.log_hyperparams(settings)
-        except Exception as error:  # each has its own: no account, no server, a path that cannot be written
+        except (
+            Exception
+        ) as error:  # each has its own: no account, no server, a path that cannot be written
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             message = f"the logger {name} does not work ({reason}); see to it, or leave it out of machine.loggers"
             raise UserError(message) from None
@@ -57,7 +64,9 @@ def begin(names: tuple[str, ...], out: Path, settings: dict[str, Any]) -> list[L
 
 
 def end(all: list[Logger]) -> None:
-    """Close what would otherwise stay open until the process ends, and take in the next run: Weights & Biases."""
+    """Close what would otherwise stay open until the process ends, and take in the next run:
+    Weights & Biases.
+    """
     for logger in all:
         if isinstance(logger, loggers.WandbLogger):
             logger.experiment.finish()

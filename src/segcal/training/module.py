@@ -12,15 +12,17 @@ from torch import Tensor
 from segcal.config import RunSettings
 from segcal.data.sampling import EpochSampler, epoch_seed
 from segcal.data.slices import Slices, volume
+from segcal.folders import CaseSet
 from segcal.hardware import channels_last
-from segcal.inference import volume_logits
 from segcal.losses import Criterion
 from segcal.metrics import CalibrationScores, OverlapScores
 from segcal.networks import build_network
-from segcal.store import CaseSet
+from segcal.predictors.run import volume_logits
 from segcal.types import UserError
 
-PARTS_EVERY = 20  # batches between looks at the parts of a loss, which cost a pass over the logits each
+PARTS_EVERY = (
+    20  # batches between looks at the parts of a loss, which cost a pass over the logits each
+)
 
 
 class Segmentation(L.LightningModule):
@@ -32,7 +34,9 @@ class Segmentation(L.LightningModule):
         self.order = EpochSampler(len(slices), settings.training.batch, settings.seed)
         torch.manual_seed(settings.seed)
         n_classes = len(cases.classes) + 1
-        network = build_network(settings.network.name, len(cases.channels), n_classes, **settings.network.settings)
+        network = build_network(
+            settings.network.name, len(cases.channels), n_classes, **settings.network.settings
+        )
         self.network = channels_last(network)
         self.criterion = Criterion(settings.loss.name, **settings.loss.settings)
         self.overlap = OverlapScores(n_classes, distances=False)
@@ -41,7 +45,9 @@ class Segmentation(L.LightningModule):
         self.counts: dict[str, int] = {}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the order of the next epoch: Lightning asks for the first batches before it tells which epoch it is."""
+        """Go on with the order of the next epoch: Lightning asks for the first batches before it
+        tells which epoch it is.
+        """
         self.order.set_epoch(checkpoint["epoch"] + 1)
 
     def on_train_epoch_start(self) -> None:
@@ -56,7 +62,9 @@ class Segmentation(L.LightningModule):
         loss: Tensor = self.criterion(logits, label)
         value = loss.item()
         if not math.isfinite(value):
-            raise UserError(f"the loss is {value} in epoch {self.current_epoch}; lower training.lr or the loss's weight")
+            raise UserError(
+                f"the loss is {value} in epoch {self.current_epoch}; lower training.lr or the loss's weight"
+            )
         self._note("loss", value)
         if index % PARTS_EVERY == 0:
             for name, part in self.criterion.parts(logits, label).items():
@@ -77,15 +85,32 @@ class Segmentation(L.LightningModule):
         if not id:
             return
         image, label = volume(self.cases, id)
-        image, label = image.to(self.device, next(self.network.parameters()).dtype), label.to(self.device)
-        logits = volume_logits(self.network, image, self.frame).movedim(0, 1)[None]  # (1, K, D, H, W)
+        image, label = (
+            image.to(self.device, next(self.network.parameters()).dtype),
+            label.to(self.device),
+        )
+        logits = volume_logits(self.network, image, self.frame).movedim(0, 1)[
+            None
+        ]  # (1, K, D, H, W)
         self.overlap.update(logits, label[None], spacing=None)
         self.calibration.update(logits, label[None])
 
     def on_validation_epoch_end(self) -> None:
         """The scores of all processes; the mean volume Dice chooses the checkpoint."""
-        self.log("val_dice", self.overlap.compute()["dice_mean"].float(), logger=False, sync_dist=False, prog_bar=True)
-        self.log("val_ece", self.calibration.compute()["ece"].float(), logger=False, sync_dist=False, prog_bar=True)
+        self.log(
+            "val_dice",
+            self.overlap.compute()["dice_mean"].float(),
+            logger=False,
+            sync_dist=False,
+            prog_bar=True,
+        )
+        self.log(
+            "val_ece",
+            self.calibration.compute()["ece"].float(),
+            logger=False,
+            sync_dist=False,
+            prog_bar=True,
+        )
 
     def configure_optimizers(self) -> Any:
         """Adam, and a lower rate from half-time."""

@@ -1,4 +1,6 @@
-"""What a table is: cells with a mean and its interval, rows, columns and the sentences that belong under it."""
+"""What a table is: cells with a mean and its interval, rows, columns and the sentences that belong
+under it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as values; `segcal.tables` writes it as text. A cell per column in every row."""
+    """A table as values; `segcal.compare.tables` writes it as text. A cell per column in every row."""
 
     key: str
     title: str
@@ -81,19 +83,38 @@ def blocks(table: Table) -> Iterator[tuple[str, list[Row]]]:
 
 
 def stacked(tables: Sequence[Table]) -> Table | None:
-    """Tables of several data sets as one, a block per data set; its columns are those of all. `None` for no table."""
+    """Tables of several data sets as one, a block per data set; its columns are those of all.
+    `None` for no table.
+    """
     if len(tables) < 2:
         return tables[0] if tables else None
-    columns = {name: digits for t in tables for name, digits in zip(t.columns, t.digits, strict=True)}
+    columns = {
+        name: digits for t in tables for name, digits in zip(t.columns, t.digits, strict=True)
+    }
     rows = []
     for table in tables:
         place = {name: i for i, name in enumerate(table.columns)}
         for row in table.rows:
             cells = tuple(row.cells[place[name]] if name in place else Cell() for name in columns)
-            rows.append(replace(row, cells=cells, block=": ".join(filter(None, (table.dataset, row.block)))))
+            rows.append(
+                replace(row, cells=cells, block=": ".join(filter(None, (table.dataset, row.block))))
+            )
     what = tables[0].title.partition(": ")[0]
     title = f"{what}: {', '.join(t.dataset for t in tables)}"
-    notes = tuple(f"{t.dataset}: {note}" for t in tables for note in t.notes if not all(note in o.notes for o in tables))
+    notes = tuple(
+        f"{t.dataset}: {note}"
+        for t in tables
+        for note in t.notes
+        if not all(note in o.notes for o in tables)
+    )
     shared = tuple(note for note in tables[0].notes if all(note in t.notes for t in tables))
     digits = tuple(columns.values())
-    return Table(tables[0].key, title, tuple(columns), tuple(rows), (*shared, *notes), digits, first=tables[0].first)
+    return Table(
+        tables[0].key,
+        title,
+        tuple(columns),
+        tuple(rows),
+        (*shared, *notes),
+        digits,
+        first=tables[0].first,
+    )

@@ -1,8 +1,7 @@
 """A prepared data set: a folder `cases/<name>/` with `cases.json` and two arrays per case.
 
-`<id>.image.npy` is (D, C, H, W) float32 in [0, 1], `<id>.label.npy` (D, H, W) uint8, where 255 marks voxels to ignore. D
-counts slices, each one contiguous read.
-"""
+`<id>.image.npy` is (D, C, H, W) float32 in [0, 1], `<id>.label.npy` (D, H, W) uint8, where 255
+marks voxels to ignore. D counts slices, each one contiguous read."""
 
 from __future__ import annotations
 
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.store.files import sha256
+from segcal.folders.files import sha256
 from segcal.types import UserError
 
 IGNORED = 255
-"""The stored label of voxels to ignore; other labels are 0 (background) to the number of classes."""
+"""The stored label of voxels to ignore; other labels are 0 (background) to the number of classes.
+"""
 
 FORMAT = 1
 """The version of `cases.json`; raised when older files can no longer be read."""
@@ -29,7 +29,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
-    """Where the slices of an array lie in its file, so that one is read in a twentieth of the time that a new map takes.
+    """Where the slices of an array lie in its file, so that one is read in a twentieth of the time
+    that a new map takes.
 
     A map that is kept is faster still, but costs a file descriptor for as long.
     """
@@ -87,7 +88,9 @@ class CaseSet:
 
     @property
     def n_folds(self) -> int:
-        """How many ways the cases are split: 1, or one per patient where a case is left out in turn."""
+        """How many ways the cases are split: 1, or one per patient where a case is left out in
+        turn.
+        """
         return len(self.info["splits"])
 
     def split(self, name: str, fold: int = 0) -> tuple[str, ...]:
@@ -114,18 +117,31 @@ class CaseSet:
         return _mapped(array_path(self.root, id, "label"))
 
     def check_content(self) -> None:
-        """Refuse arrays or splits that were changed after preparation; of the arrays only younger files are read."""
-        if content_checksum(self.info["cases"], self.info["classes"], self.info["splits"]) != self.info["checksum"]:
-            raise UserError(f"{self.root / 'cases.json'} was edited; prepare the data set again with --again")
+        """Refuse arrays or splits that were changed after preparation; of the arrays only younger
+        files are read.
+        """
+        if (
+            content_checksum(self.info["cases"], self.info["classes"], self.info["splits"])
+            != self.info["checksum"]
+        ):
+            raise UserError(
+                f"{self.root / 'cases.json'} was edited; prepare the data set again with --again"
+            )
         written = (self.root / "cases.json").stat().st_mtime_ns
         for id, record in self.info["cases"].items():
             for kind, known in record["sha256"].items():
                 path = array_path(self.root, id, kind)
-                if not path.is_file() or (path.stat().st_mtime_ns > written and sha256(path) != known):
-                    raise UserError(f"{path} is not what was prepared; prepare the data set again with --again")
+                if not path.is_file() or (
+                    path.stat().st_mtime_ns > written and sha256(path) != known
+                ):
+                    raise UserError(
+                        f"{path} is not what was prepared; prepare the data set again with --again"
+                    )
 
 
-def content_checksum(records: Mapping[str, Any], classes: Sequence[str], splits: Sequence[Any]) -> str:
+def content_checksum(
+    records: Mapping[str, Any], classes: Sequence[str], splits: Sequence[Any]
+) -> str:
     """The checksum of a data set: of its arrays, classes and splits."""
     content = [(id, record["sha256"]) for id, record in records.items()]
     return hashlib.sha256(json.dumps([content, classes, splits]).encode()).hexdigest()
@@ -152,12 +168,16 @@ def open_cases(root: Path) -> CaseSet:
     """Open a prepared data set."""
     path = root / "cases.json"
     if not path.is_file():
-        raise UserError(f"{root} is not a prepared data set (it has no cases.json); run segcal prepare first")
+        raise UserError(
+            f"{root} is not a prepared data set (it has no cases.json); run segcal prepare first"
+        )
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         version = info["format"]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; prepare the data set again with --again") from None
     if version != FORMAT:
-        raise UserError(f"{path} has format {version}, this segcal reads {FORMAT}; prepare the data set again with --again")
+        raise UserError(
+            f"{path} has format {version}, this segcal reads {FORMAT}; prepare the data set again with --again"
+        )
     return CaseSet(root, info)

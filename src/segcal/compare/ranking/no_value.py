@@ -1,12 +1,12 @@
 """What no value counts as: the one rule behind marks, ranks, tests and first places.
 
-A contender has no value in a case for one of two reasons. *Empty*: the object is not there, and it rightly predicts none.
-Where another invents the object, this is perfect (`credited`: Dice 1, distance 0); where nobody does, there is nothing to
-compare and the case is left out. *Lacking*: it missed or invented the object and so has no distance, or it has no value
-where others have one. This is the worst there is: an infinite loss (`losses`), which ranks last in the case and is the
-largest difference of a test; in a mean, which cannot hold it, the worst value that anyone had on any case (`counted`).
-Means that are printed leave both out.
-"""
+A contender has no value in a case for one of two reasons. *Empty*: the object is not there, and it
+rightly predicts none. Where another invents the object, this is perfect (`credited`: Dice 1,
+distance 0); where nobody does, there is nothing to compare and the case is left out. *Lacking*: it
+missed or invented the object and so has no distance, or it has no value where others have one. This
+is the worst there is: an infinite loss (`losses`), which ranks last in the case and is the largest
+difference of a test; in a mean, which cannot hold it, the worst value that anyone had on any case
+(`counted`). Means that are printed leave both out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from segcal.types import check_choice
 def credited(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> pd.DataFrame:
     """Values in which whoever rightly leaves an object out is perfect where another invents it.
 
-    `missed` counts the objects that were missed or invented, a table like `values`. Without it a Dice of 0 tells of one, and
-    distances stay as they are. A NaN beside someone who has found the object is no success.
+    `missed` counts the objects that were missed or invented, a table like `values`. Without it a
+    Dice of 0 tells of one, and distances stay as they are. A NaN beside someone who has found the
+    object is no success.
 
     >>> credited(pd.DataFrame({"a": [0.0, 0.4], "b": [float("nan")] * 2}), "dice").values.tolist()
     [[0.0, 1.0], [0.4, nan]]
@@ -33,11 +34,15 @@ def credited(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = No
     wrong = (values == 0).astype(float) if missed is None else missed.reindex_like(values)
     there = (values.notna() & (wrong == 0)).any(axis=1)
     invented = ((wrong > 0).any(axis=1) & ~there).to_numpy()
-    return values.mask(values.isna() & (wrong == 0) & invented[:, None], 1.0 if row.better == "higher" else 0.0)
+    return values.mask(
+        values.isna() & (wrong == 0) & invented[:, None], 1.0 if row.better == "higher" else 0.0
+    )
 
 
 def losses(values: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Lower is better, infinite where a value is lacking that others have; rows without any are left out."""
+    """Lower is better, infinite where a value is lacking that others have; rows without any are
+    left out.
+    """
     known = credited(values, metric).dropna(how="all")
     better = METRICS[metric].better
     loss = -known if better == "higher" else known.abs() if better == "zero" else known

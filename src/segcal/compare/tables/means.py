@@ -1,4 +1,6 @@
-"""Tables of means: discriminative, calibration, post-hoc, penalty, robustness, backbones; and how settings were chosen."""
+"""Tables of means: discriminative, calibration, post-hoc, penalty, robustness, backbones; and how
+settings were chosen.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,20 @@ import math
 from collections.abc import Sequence
 
 from segcal.calibrators import CALIBRATORS
+from segcal.compare import Contender, Results
+from segcal.compare.tables.cells import (
+    Column,
+    build_rows,
+    calibrated,
+    digits_of,
+    headers_of,
+    main_columns,
+    notes_on,
+)
+from segcal.compare.tables.records import Cell, Row, Table
 from segcal.corruptions import CORRUPTIONS, parse
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
-from segcal.results import Contender, Results
-from segcal.tables.cells import Column, build_rows, calibrated, digits_of, headers_of, main_columns, notes_on
-from segcal.tables.records import Cell, Row, Table
 
 
 def _table(
@@ -27,22 +37,41 @@ def _table(
     dataset = contenders[0].dataset
     rows = rows or build_rows(results, contenders, columns, with_published=with_published)
     lines = (*notes_on(results, contenders, rows, columns, with_published), *notes)
-    return Table(key, f"{title}: {dataset}", headers_of(columns), tuple(rows), lines, digits_of(columns), dataset)
+    return Table(
+        key,
+        f"{title}: {dataset}",
+        headers_of(columns),
+        tuple(rows),
+        lines,
+        digits_of(columns),
+        dataset,
+    )
 
 
 def discriminative(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table:
-    """Dice and surface distance per class and their mean, per contender; by regions where the data set has them."""
+    """Dice and surface distance per class and their mean, per contender; by regions where the data
+    set has them.
+    """
     contenders, data = results.main(dataset), results.data(dataset)
     results.require(contenders, calibrator=calibrator)
     kinds = [f"{name} (region)" for name in data["regions"]] or list(data["classes"])
     if len(kinds) > 1:  # one class is its own mean
         kinds = [results.mean_class(dataset), *kinds]
     source = "" if calibrator else "discriminative"
-    columns = [Column(m, kind, calibrator, name=kind, source=source) for kind in kinds for m in ("dice", "asd")]
+    columns = [
+        Column(m, kind, calibrator, name=kind, source=source)
+        for kind in kinds
+        for m in ("dice", "asd")
+    ]
     notes = []
     if data["regions"]:
-        parts = (f"{name} is {' and '.join(data['classes'][k - 1] for k in ks)}" for name, ks in data["regions"].items())
-        notes.append(f"DSC and ASD are of regions ({'; '.join(parts)}); calibration is of the raw classes.")
+        parts = (
+            f"{name} is {' and '.join(data['classes'][k - 1] for k in ks)}"
+            for name, ks in data["regions"].items()
+        )
+        notes.append(
+            f"DSC and ASD are of regions ({'; '.join(parts)}); calibration is of the raw classes."
+        )
     title = calibrated("Discriminative performance", calibrator)
     return _table("discriminative", title, results, contenders, columns, (), notes, with_published)
 
@@ -53,7 +82,11 @@ def calibration(results: Results, dataset: str, calibrator: str, with_published:
     results.require(contenders, calibrator=calibrator)
     source = "posthoc" if calibrator else "calibration"
     columns = [Column(m, "all", calibrator, source=source) for m in ("ece", "cece")]
-    notes = [f"Of the raw classes {', '.join(data['classes'])}, not of regions."] if data["regions"] else []
+    notes = (
+        [f"Of the raw classes {', '.join(data['classes'])}, not of regions."]
+        if data["regions"]
+        else []
+    )
     title = calibrated("Calibration", calibrator)
     return _table("calibration", title, results, contenders, columns, (), notes, with_published)
 
@@ -61,7 +94,11 @@ def calibration(results: Results, dataset: str, calibrator: str, with_published:
 def posthoc(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
     """ECE and CECE before and after each calibrator that was fitted."""
     contenders = results.main(dataset)
-    found = [key for key in CALIBRATORS if any(not results.lacking([c], calibrator=key) for c in contenders)]
+    found = [
+        key
+        for key in CALIBRATORS
+        if any(not results.lacking([c], calibrator=key) for c in contenders)
+    ]
     if not found:
         return None
     columns = [
@@ -70,11 +107,15 @@ def posthoc(results: Results, dataset: str, calibrator: str, with_published: boo
         for key in ("", *found)
     ]
     notes = ["Pre is before; calibrators are fitted on the validation cases, and on nothing else."]
-    return _table("posthoc", "Post-hoc calibration", results, contenders, columns, (), notes, with_published)
+    return _table(
+        "posthoc", "Post-hoc calibration", results, contenders, columns, (), notes, with_published
+    )
 
 
 def penalty(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
-    """Methods beside their variants on the main network: the L1 beside the L2 penalty of the margin, and the like."""
+    """Methods beside their variants on the main network: the L1 beside the L2 penalty of the
+    margin, and the like.
+    """
     network = results.main(dataset)[0].network
     varied = {c.method for c in results.on(dataset, network) if c.variant}
     contenders = [c for c in results.on(dataset, network) if c.method in varied]
@@ -82,7 +123,9 @@ def penalty(results: Results, dataset: str, calibrator: str, with_published: boo
         return None
     results.require(contenders, calibrator=calibrator)
     source = "" if calibrator else "penalty"
-    columns = [Column(c.metric, c.kind, calibrator, source=source) for c in main_columns(results, dataset)]
+    columns = [
+        Column(c.metric, c.kind, calibrator, source=source) for c in main_columns(results, dataset)
+    ]
     rows = [
         row
         for method in dict.fromkeys(c.method for c in contenders)
@@ -90,7 +133,9 @@ def penalty(results: Results, dataset: str, calibrator: str, with_published: boo
             results,
             [c for c in contenders if c.method == method],
             columns,
-            block=next(c.label for c in contenders if c.method == method) if len(varied) > 1 else "",
+            block=next(c.label for c in contenders if c.method == method)
+            if len(varied) > 1
+            else "",
             with_published=with_published,
         )
     ]
@@ -98,11 +143,18 @@ def penalty(results: Results, dataset: str, calibrator: str, with_published: boo
     return _table("penalty", title, results, contenders, columns, rows, (), with_published)
 
 
-def robustness(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
+def robustness(
+    results: Results, dataset: str, calibrator: str, with_published: bool
+) -> Table | None:
     """The main metrics on corrupted test images, a block per corruption; nothing was fitted anew."""
     contenders = results.main(dataset)
     s = results.scores
-    there = s[s["chosen"] & (s["dataset"] == dataset) & (s["split"] == "test") & (s["calibrator"] == calibrator)]
+    there = s[
+        s["chosen"]
+        & (s["dataset"] == dataset)
+        & (s["split"] == "test")
+        & (s["calibrator"] == calibrator)
+    ]
     found = sorted((c for c in there["corruption"].unique() if c), key=_place)
     if not found:
         return None
@@ -111,7 +163,10 @@ def robustness(results: Results, dataset: str, calibrator: str, with_published: 
         row
         for corruption in ("", *found)
         for row in build_rows(
-            results, contenders, main_columns(results, dataset, calibrator, corruption), block=_corruption_label(corruption)
+            results,
+            contenders,
+            main_columns(results, dataset, calibrator, corruption),
+            block=_corruption_label(corruption),
         )
     ]
     title = calibrated("Robustness to corrupted images", calibrator)
@@ -132,7 +187,9 @@ def _corruption_label(corruption: str) -> str:
     return f"{CORRUPTIONS[key].label} {severity:g}" + (f", seed {seed}" if seed else "")
 
 
-def backbones(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
+def backbones(
+    results: Results, dataset: str, calibrator: str, with_published: bool
+) -> Table | None:
     """The methods that were run on other networks too, a block per network."""
     main = results.main(dataset)[0].network
     elsewhere = {c.method for c in results.on(dataset) if c.network != main}
@@ -145,11 +202,17 @@ def backbones(results: Results, dataset: str, calibrator: str, with_published: b
     for network in dict.fromkeys(c.network for c in contenders):
         here = [c for c in contenders if c.network == network]
         rows += build_rows(results, here, columns, block=NETWORKS[network].label)
-    return _table("backbones", calibrated("Backbones", calibrator), results, contenders, columns, rows)
+    return _table(
+        "backbones", calibrated("Backbones", calibrator), results, contenders, columns, rows
+    )
 
 
-def selection(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
-    """Every setting that was run, with its validation Dice; the best of each contender, marked, stands for it."""
+def selection(
+    results: Results, dataset: str, calibrator: str, with_published: bool
+) -> Table | None:
+    """Every setting that was run, with its validation Dice; the best of each contender, marked,
+    stands for it.
+    """
     contenders = [c for c in results.on(dataset) if c.setting]
     if not contenders:
         return None
@@ -159,13 +222,17 @@ def selection(results: Results, dataset: str, calibrator: str, with_published: b
         for text, value in sorted(c.tried.items(), key=lambda tried: _by_number(tried[0]))
     )
     header = f"validation {METRICS['dice'].label} {METRICS['dice'].arrow}"
-    notes = ["Bold is the setting that stands for its method everywhere else; test cases had no say in it."]
+    notes = [
+        "Bold is the setting that stands for its method everywhere else; test cases had no say in it."
+    ]
     if any(" (" in c.setting for c in contenders):
         notes[0] = (
             "Bold settings stand for their method, each in the folds that chose it; test cases of a fold had no say in it."
         )
     if results.data(dataset).get("regions"):
-        notes.append("Validation scores are of the classes that networks are trained on, not of the regions.")
+        notes.append(
+            "Validation scores are of the classes that networks are trained on, not of the regions."
+        )
     title = f"Settings chosen on validation: {dataset}"
     return Table("selection", title, (header,), rows, tuple(notes), (4,), dataset, "setting")
 
@@ -185,5 +252,7 @@ def _by_number(setting: str) -> list[tuple[str, float, str]]:
 def _tried(contender: Contender, setting: str, value: float) -> Cell:
     n = len(contender.runs_tried[setting])
     return Cell(
-        None if math.isnan(value) else value, n=n, best=any(run in contender.runs for run in contender.runs_tried[setting])
+        None if math.isnan(value) else value,
+        n=n,
+        best=any(run in contender.runs for run in contender.runs_tried[setting]),
     )

@@ -1,4 +1,6 @@
-"""How far the same method comes out differently with another seed, beside how far methods are apart."""
+"""How far the same method comes out differently with another seed, beside how far methods are
+apart.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +10,36 @@ import numpy as np
 import pandas as pd
 from scipy.stats import f_oneway
 
+from segcal.compare import Results
+from segcal.compare.ranking import MAIN
+from segcal.compare.tables.cells import calibrated, main_columns
+from segcal.compare.tables.records import NONE, Cell, Row, Table
 from segcal.metrics import METRICS
-from segcal.ranking import MAIN
-from segcal.results import Results
-from segcal.tables.cells import calibrated, main_columns
-from segcal.tables.records import NONE, Cell, Row, Table
 
 DIGITS = {"confusion": 4, "bins": 4, "surfaces": 3}
 
 
 def seeds(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
-    """The mean and standard deviation over seeds of each contender, and both spreads; `None` without a second seed."""
+    """The mean and standard deviation over seeds of each contender, and both spreads; `None`
+    without a second seed.
+    """
     contenders = results.main(dataset)
     results.require(contenders, calibrator=calibrator)
     columns = main_columns(results, dataset, calibrator)
     keys = [c.key for c in contenders]
     if not _same_seeds(_rows(results, dataset, calibrator), keys):
         return None
-    means = [means_by_seed(results, dataset, m, calibrator=calibrator).reindex(columns=keys) for m in MAIN]
+    means = [
+        means_by_seed(results, dataset, m, calibrator=calibrator).reindex(columns=keys)
+        for m in MAIN
+    ]
     rows = [
-        Row(c.label, tuple(_cell(table[c.key].tolist()) for table in means), c.key, "mean ± SD over seeds")
+        Row(
+            c.label,
+            tuple(_cell(table[c.key].tolist()) for table in means),
+            c.key,
+            "mean ± SD over seeds",
+        )
         for c in contenders
     ]
     notes = [
@@ -36,11 +48,15 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
     if len(contenders) > 1:
         parts = [spreads(table) for table in means]
         for i, label in enumerate(("SD between seeds", "SD between methods")):
-            rows.append(Row(label, tuple(Cell(part[i], n=len(means[0])) for part in parts), block="spread"))
+            rows.append(
+                Row(label, tuple(Cell(part[i], n=len(means[0])) for part in parts), block="spread")
+            )
         notes.append(
             "Between seeds: the root of the mean variance within a method. Between methods: of their means over seeds."
         )
-        p = ", ".join(f"{METRICS[m].label} {_p(part[2])}" for m, part in zip(MAIN, parts, strict=True))
+        p = ", ".join(
+            f"{METRICS[m].label} {_p(part[2])}" for m, part in zip(MAIN, parts, strict=True)
+        )
         notes.append(f"p of a one-way analysis of variance over the means per seed: {p}.")
     headers = tuple(c.header for c in columns)
     digits = tuple(DIGITS[METRICS[c.metric].of] for c in columns)
@@ -54,9 +70,14 @@ def _rows(results: Results, dataset: str, calibrator: str, corruption: str = "")
 
 
 def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
-    """Whether all contenders have the same two seeds or more, each of them on the same cases (folds differ in theirs)."""
+    """Whether all contenders have the same two seeds or more, each of them on the same cases (folds
+    differ in theirs).
+    """
     rows = rows[rows["contender"].isin(keys)]
-    cases = {(key, seed): frozenset(part["case"]) for (key, seed), part in rows.groupby(["contender", "seed"])}
+    cases = {
+        (key, seed): frozenset(part["case"])
+        for (key, seed), part in rows.groupby(["contender", "seed"])
+    }
     found = {seed for _, seed in cases}
     return len(found) > 1 and len(cases) == len(found) * len(keys) and len(set(cases.values())) == 1
 
@@ -64,7 +85,9 @@ def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
 def means_by_seed(
     results: Results, dataset: str, metric: str, *, calibrator: str = "", corruption: str = ""
 ) -> pd.DataFrame:
-    """Means over test cases: a row per seed, a column per contender; folds together. NaN where none has a value."""
+    """Means over test cases: a row per seed, a column per contender; folds together. NaN where none
+    has a value.
+    """
     rows = _rows(results, dataset, calibrator, corruption)
     seeds_run = sorted(rows["seed"].unique())
     rows = rows[rows["class"] == results.overall_class(dataset, metric)]
@@ -72,11 +95,14 @@ def means_by_seed(
     if METRICS[metric].of == "surfaces":
         missed = rows[rows["metric"] == "missed"].set_index(["run", "case"])["value"] > 0
         values = values[~missed.reindex(values.index, fill_value=False)]
-    return values.pivot_table(index="seed", columns="contender", values="value", aggfunc="mean").reindex(index=seeds_run)
+    return values.pivot_table(
+        index="seed", columns="contender", values="value", aggfunc="mean"
+    ).reindex(index=seeds_run)
 
 
 def spreads(means: pd.DataFrame) -> tuple[float | None, float | None, float | None]:
-    """Of means (seed, contender): the deviation between seeds, between contenders, and p of an analysis of variance.
+    """Of means (seed, contender): the deviation between seeds, between contenders, and p of an
+    analysis of variance.
 
     None of them where a mean does not exist.
 

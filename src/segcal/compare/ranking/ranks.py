@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import rankdata
 
-from segcal.ranking.no_value import losses
+from segcal.compare.ranking.no_value import losses
 from segcal.types import UserError
 
 
 def ranks(values: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The rank of each contender (column) in each row: 1 is best, ties share the mean of their ranks.
+    """The rank of each contender (column) in each row: 1 is best, ties share the mean of their
+    ranks.
 
     What is lacking ranks last; a row without any value is left out.
 
@@ -20,13 +21,16 @@ def ranks(values: pd.DataFrame, metric: str) -> pd.DataFrame:
     [[1.0, 2.0, 3.0], [1.5, 1.5, 3.0]]
     """
     loss = losses(values, metric)
-    return pd.DataFrame(rankdata(loss, axis=1), index=loss.index, columns=values.columns, dtype=float)
+    return pd.DataFrame(
+        rankdata(loss, axis=1), index=loss.index, columns=values.columns, dtype=float
+    )
 
 
 def sum_rank(means: Mapping[tuple[str, str], pd.Series[float]]) -> pd.DataFrame:
     """Rank the contenders per (data set, metric) by their means, add up, rank the sums.
 
-    A row per contender; a column per (data set, metric), then `sum` and `rank`. A metric that nobody has is left out.
+    A row per contender; a column per (data set, metric), then `sum` and `rank`. A metric that
+    nobody has is left out.
 
     >>> dice, ece = pd.Series({"a": 0.8, "b": 0.9}), pd.Series({"a": 0.2, "b": 0.1})
     >>> sum_rank({("x", "dice"): dice, ("x", "ece"): ece})["sum"].to_dict()
@@ -54,7 +58,9 @@ def mean_case_rank(per_case: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     A row per contender; a column per metric (its mean rank over cases), then `mean` and `rank`.
     """
     mean = case_ranks(per_case).mean()
-    table = pd.DataFrame({metric: ranks(values, metric).mean() for metric, values in per_case.items()})
+    table = pd.DataFrame(
+        {metric: ranks(values, metric).mean() for metric, values in per_case.items()}
+    )
     return table.assign(mean=mean, rank=rankdata(mean, nan_policy="omit"))
 
 

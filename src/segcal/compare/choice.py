@@ -1,4 +1,5 @@
-"""The rule by which a setting stands for its contender: in each fold the one with the best mean validation Dice over seeds.
+"""The rule by which a setting stands for its contender: in each fold the one with the best mean
+validation Dice over seeds.
 
 Every fold chooses for itself, since the validation cases of one are test cases of others.
 """
@@ -32,11 +33,15 @@ def with_all_seeds(tried: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 def mean_dice(tried: Mapping[str, Sequence[str]], infos: Infos) -> dict[str, float]:
     """The mean validation Dice of each setting."""
-    return {text: float(np.mean([infos[name]["best"]["val_dice"] for name in names])) for text, names in tried.items()}
+    return {
+        text: float(np.mean([infos[name]["best"]["val_dice"] for name in names]))
+        for text, names in tried.items()
+    }
 
 
 def best(means: Mapping[str, float]) -> str:
-    """The setting with the highest mean; of equals the first, and one that is no number only where all are none.
+    """The setting with the highest mean; of equals the first, and one that is no number only where
+    all are none.
 
     >>> best({"alpha=0.1": 0.7, "alpha=0.2": 0.8, "alpha=0.3": math.nan})
     'alpha=0.2'

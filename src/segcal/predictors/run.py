@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal.config import RunSettings, checked
+from segcal.folders import read_run, refuse_packed
 from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
-from segcal.store import read_run, refuse_packed
 from segcal.types import UserError
 
 
@@ -56,10 +56,10 @@ class Run:
 def volume_logits(network: nn.Module, image: Tensor, frame: Sequence[int]) -> Tensor:
     """Logits (D, K, H, W) of a volume (D, C, H, W), a few slices at a time.
 
-    A network knows where the border is, and one that stands elsewhere costs it up to half of its Dice. So it gets slices of
-    `frame`, the height and width that it was trained with, alone: smaller ones are padded as in training, at the bottom and
-    right with 0; larger ones are seen through windows of that size, whose logits are averaged where they overlap.
-    """
+    A network knows where the border is, and one that stands elsewhere costs it up to half of its
+    Dice. So it gets slices of `frame`, the height and width that it was trained with, alone:
+    smaller ones are padded as in training, at the bottom and right with 0; larger ones are seen
+    through windows of that size, whose logits are averaged where they overlap."""
     height, width = image.shape[2:]
     margin = (0, max(0, frame[1] - width), 0, max(0, frame[0] - height))
     larger = height > frame[0] or width > frame[1]
@@ -77,7 +77,9 @@ def _seen(network: nn.Module, slices: Tensor) -> Tensor:
 
 
 def _through_windows(network: nn.Module, slices: Tensor, frame: Sequence[int]) -> Tensor:
-    found = sliding_window_inference(slices, tuple(frame), len(slices), partial(_seen, network), mode="gaussian")
+    found = sliding_window_inference(
+        slices, tuple(frame), len(slices), partial(_seen, network), mode="gaussian"
+    )
     assert isinstance(found, Tensor)
     return found
 
@@ -89,7 +91,12 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
     if info.get("status") != "finished":
         raise UserError(f"{root} is not finished; the same segcal train command goes on with it")
     chosen, data = checked(info["settings"]), info["data"]
-    network = build_network(chosen.network.name, len(data["channels"]), len(data["classes"]) + 1, **chosen.network.settings)
+    network = build_network(
+        chosen.network.name,
+        len(data["channels"]),
+        len(data["classes"]) + 1,
+        **chosen.network.settings,
+    )
     path = root / "checkpoints" / "best.safetensors"
     if path.is_file() and not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; ask its owner for permission")
@@ -97,7 +104,9 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
         network.load_state_dict(load_file(path))
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"cannot load the weights of {root} ({reason}); train it again with --again") from None
+        raise UserError(
+            f"cannot load the weights of {root} ({reason}); train it again with --again"
+        ) from None
     keep_pages()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Run(root, info, channels_last(network.eval().to(where)), where)

@@ -1,7 +1,15 @@
 """Our own files: the only room that knows their paths and formats."""
 
-from segcal.store.cases import FORMAT, IGNORED, CaseSet, SliceFile, array_path, content_checksum, open_cases
-from segcal.store.files import (
+from segcal.folders.cases import (
+    FORMAT,
+    IGNORED,
+    CaseSet,
+    SliceFile,
+    array_path,
+    content_checksum,
+    open_cases,
+)
+from segcal.folders.files import (
     changed,
     fingerprint,
     found,
@@ -19,7 +27,7 @@ from segcal.store.files import (
     write_packed,
     write_rows,
 )
-from segcal.store.whole import BusyError, StoppedError, alone, whole_or_not
+from segcal.folders.whole import BusyError, StoppedError, alone, whole_or_not
 
 __all__ = [
     "FORMAT",
@@ -33,6 +41,15 @@ __all__ = [
     "changed",
     "fingerprint",
 ]
-__all__ += ["open_cases", "read_json", "read_rows", "read_run", "replacing", "save_figure", "save_weights", "sha256"]
+__all__ += [
+    "open_cases",
+    "read_json",
+    "read_rows",
+    "read_run",
+    "replacing",
+    "save_figure",
+    "save_weights",
+    "sha256",
+]
 __all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json"]
 __all__ += ["found", "refuse_packed", "write_packed", "write_rows"]

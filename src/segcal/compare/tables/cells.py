@@ -1,4 +1,6 @@
-"""From scores to rows of cells: means over cases, intervals over patients, marks, and what must be said of them."""
+"""From scores to rows of cells: means over cases, intervals over patients, marks, and what must be
+said of them.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,28 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
+from segcal.compare import MAIN_NETWORK, Contender, Results
+from segcal.compare.ranking import MAIN, bootstrap_means, counted, credited, ranks
+from segcal.compare.tables.records import Cell, Row
 from segcal.metrics import METRICS
 from segcal.published import published, published_datasets
-from segcal.ranking import MAIN, bootstrap_means, counted, credited, ranks
-from segcal.results import MAIN_NETWORK, Contender, Results
-from segcal.tables.records import Cell, Row
 
 DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
 N_SAMPLES, LEVEL = 2000, 0.95
 MOST_NAMES = 4  # cells of a study that a note names one by one
-MISSED, EMPTY, WITHOUT, NOT_SCORED = "missed", "empty", "without", "not scored"  # what the note of a cell says
+MISSED, EMPTY, WITHOUT, NOT_SCORED = (
+    "missed",
+    "empty",
+    "without",
+    "not scored",
+)  # what the note of a cell says
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: a metric of a class (or all) under a condition, and the paper's table that has it."""
+    """A column of a table: a metric of a class (or all) under a condition, and the paper's table
+    that has it.
+    """
 
     metric: str
     kind: str
@@ -38,7 +47,11 @@ class Column:
     def header(self) -> str:
         """The printed head: class, metric, which way is better, unit."""
         row = METRICS[self.metric]
-        return " ".join(filter(None, (self.name, row.label, row.arrow, row.unit and f"({row.unit})", self.suffix)))
+        return " ".join(
+            filter(
+                None, (self.name, row.label, row.arrow, row.unit and f"({row.unit})", self.suffix)
+            )
+        )
 
     @property
     def digits(self) -> int:
@@ -51,7 +64,9 @@ class Column:
         return {"calibrator": self.calibrator, "corruption": self.corruption}
 
 
-def main_columns(results: Results, dataset: str, calibrator: str = "", corruption: str = "") -> tuple[Column, ...]:
+def main_columns(
+    results: Results, dataset: str, calibrator: str = "", corruption: str = ""
+) -> tuple[Column, ...]:
     """The four main metrics, each summed up over classes."""
     return tuple(Column(m, results.overall_class(dataset, m), calibrator, corruption) for m in MAIN)
 
@@ -64,23 +79,36 @@ def build_rows(
     block: str = "",
     with_published: bool = False,
 ) -> tuple[Row, ...]:
-    """A row per contender, a cell per column; the best and the second of each column are marked if there are several."""
+    """A row per contender, a cell per column; the best and the second of each column are marked if
+    there are several.
+    """
     cells = [_cells(results, contenders, column, with_published) for column in columns]
-    return tuple(Row(c.label, tuple(column[c.key] for column in cells), c.key, block) for c in contenders)
+    return tuple(
+        Row(c.label, tuple(column[c.key] for column in cells), c.key, block) for c in contenders
+    )
 
 
-def _cells(results: Results, contenders: Sequence[Contender], column: Column, with_published: bool) -> dict[str, Cell]:
+def _cells(
+    results: Results, contenders: Sequence[Contender], column: Column, with_published: bool
+) -> dict[str, Cell]:
     dataset = contenders[0].dataset
     values = results.per_case(dataset, column.metric, column.kind, **column.condition)
     keys = [c.key for c in contenders if c.key in values]
     values = values[keys]
     means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
-    cells = {key: _cell(row, int(values[key].count())) for key, row in zip(keys, means.to_numpy().tolist(), strict=True)}
+    cells = {
+        key: _cell(row, int(values[key].count()))
+        for key, row in zip(keys, means.to_numpy().tolist(), strict=True)
+    }
     missed = None
     if METRICS[column.metric].of != "bins":
-        missed = results.per_case(dataset, "missed", column.kind, **column.condition).reindex_like(values)
+        missed = results.per_case(dataset, "missed", column.kind, **column.condition).reindex_like(
+            values
+        )
     told = _no_value(values, column.metric, missed)
-    there = (values.notna() | told[MISSED]).any(axis=1)  # where nobody has a value there is nothing to have one of
+    there = (values.notna() | told[MISSED]).any(
+        axis=1
+    )  # where nobody has a value there is nothing to have one of
     for key in keys:
         counts = {word: int(which[key].sum()) for word, which in told.items()}
         note = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
@@ -99,8 +127,12 @@ def _cell(row: Sequence[float], n: int) -> Cell:
     return Cell(value, low, high, n)
 
 
-def _no_value(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
-    """Where each contender has no value that another has or should have, by the word that tells why."""
+def _no_value(
+    values: pd.DataFrame, metric: str, missed: pd.DataFrame | None
+) -> dict[str, pd.DataFrame]:
+    """Where each contender has no value that another has or should have, by the word that tells
+    why.
+    """
     nothing = pd.DataFrame(False, values.index, values.columns)
     lost = missed > 0 if missed is not None and METRICS[metric].of == "surfaces" else nothing
     fair = credited(values, metric, missed)
@@ -109,9 +141,10 @@ def _no_value(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None) ->
 
 
 def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> dict[str, int]:
-    """1 for the contenders with the best mean and 2 for the second best; none if all are alike, no second of two.
+    """1 for the contenders with the best mean and 2 for the second best; none if all are alike, no
+    second of two.
 
-    What no value counts as is told in `segcal.ranking.no_value`.
+    What no value counts as is told in `segcal.compare.ranking.no_value`.
     """
     means = counted(credited(values, metric, missed), metric).mean()
     found = ranks(means.to_frame().T, metric)
@@ -119,7 +152,9 @@ def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None)
         return {}
     places = sorted(found.iloc[0].unique())[: 2 if len(means) > 2 else 1]
     return {
-        str(key): places.index(rank) + 1 for key, rank in found.iloc[0].items() if rank in places and values[key].count()
+        str(key): places.index(rank) + 1
+        for key, rank in found.iloc[0].items()
+        if rank in places and values[key].count()
     }
 
 
@@ -129,7 +164,12 @@ def paper_value(contender: Contender, column: Column) -> float | None:
         return None
     rows = published(contender.dataset)
     penalty = "l2" if "penalty=l2" in contender.variant else "l1"
-    wanted = {"table": column.source, "class": column.kind, "method": contender.method, "penalty": penalty}
+    wanted = {
+        "table": column.source,
+        "class": column.kind,
+        "method": contender.method,
+        "penalty": penalty,
+    }
     wanted |= {"calibrator": column.calibrator, "metric": column.metric}
     for key, value in wanted.items():
         rows = rows[rows[key] == value]
@@ -137,7 +177,11 @@ def paper_value(contender: Contender, column: Column) -> float | None:
 
 
 def notes_on(
-    results: Results, contenders: Sequence[Contender], rows: Sequence[Row], columns: Sequence[Column], with_published: bool
+    results: Results,
+    contenders: Sequence[Contender],
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    with_published: bool,
 ) -> tuple[str, ...]:
     """The sentences under a table of means: over what, the interval, the marks, what is missing."""
     dataset = contenders[0].dataset
@@ -165,9 +209,13 @@ def notes_on(
             "other cases, so it is not of the same cases as theirs."
         )
     if any(cell.note == NOT_SCORED for cell in cells):
-        lines.append("Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them.")
+        lines.append(
+            "Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them."
+        )
     if with_published:
-        lines += _published(dataset, cells, any(METRICS[c.metric].of == "surfaces" for c in columns))
+        lines += _published(
+            dataset, cells, any(METRICS[c.metric].of == "surfaces" for c in columns)
+        )
     return tuple(lines)
 
 
@@ -200,18 +248,28 @@ def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
             f"({N_SAMPLES:,} samples)."
         ]
     if any(results.runs[run].get("patients", {}) is None for c in contenders for run in c.runs):
-        lines.append("It is not known which cases are of one patient; each counts as a patient of its own.")
-    seeds = {c.label: len({results.runs[run]["settings"]["seed"] for run in c.runs}) for c in contenders}
+        lines.append(
+            "It is not known which cases are of one patient; each counts as a patient of its own."
+        )
+    seeds = {
+        c.label: len({results.runs[run]["settings"]["seed"] for run in c.runs}) for c in contenders
+    }
     if set(seeds.values()) != {1}:
         told = ", ".join(f"{label} {n}" for label, n in seeds.items())
-        lines.append(f"Per case the mean over seeds: {told if len(set(seeds.values())) > 1 else max(seeds.values())}.")
+        lines.append(
+            f"Per case the mean over seeds: {told if len(set(seeds.values())) > 1 else max(seeds.values())}."
+        )
     return lines
 
 
 def _pixels(results: Results, dataset: str, columns: Sequence[Column]) -> list[str]:
-    if results.data(dataset).get("distances") != "pixels" or not any(METRICS[c.metric].unit for c in columns):
+    if results.data(dataset).get("distances") != "pixels" or not any(
+        METRICS[c.metric].unit for c in columns
+    ):
         return []
-    return ["Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."]
+    return [
+        "Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."
+    ]
 
 
 def _marked(contenders: Sequence[Contender], cells: Sequence[Cell]) -> list[str]:
@@ -219,9 +277,15 @@ def _marked(contenders: Sequence[Contender], cells: Sequence[Cell]) -> list[str]
         return [f"{contenders[0].label} is the only contender: no marks and no ranks."]
     if not any(cell.best for cell in cells):
         return []
-    missed, empty, without = (any(word in cell.note for cell in cells) for word in (MISSED, EMPTY, WITHOUT))
+    missed, empty, without = (
+        any(word in cell.note for cell in cells) for word in (MISSED, EMPTY, WITHOUT)
+    )
     mean = "" if missed or empty or without else " mean"
-    line = f"Bold is the best{mean}, underlined the second" if any(c.second for c in cells) else f"Bold is the better{mean}"
+    line = (
+        f"Bold is the best{mean}, underlined the second"
+        if any(c.second for c in cells)
+        else f"Bold is the better{mean}"
+    )
     what = " or ".join(["a missed case"] * missed + ["a case without a value"] * without)
     rules = [f"{what} as the worst {'value' if without else 'distance'} anyone had"] if what else []
     rules += ["an empty case as perfect"] if empty else []
@@ -234,17 +298,23 @@ def _cases(results: Results, dataset: str) -> list[str]:
 
 
 def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    """What to say of columns that nobody has a value of in some cases, such as of a class that is not there."""
+    """What to say of columns that nobody has a value of in some cases, such as of a class that is
+    not there.
+    """
     lines, found = [], defaultdict(list)
     for i, column in enumerate(columns):
         scored = [row.cells[i] for row in rows if row.cells[i].note != NOT_SCORED]
         if len(scored) == len(rows) and all(cell.value is None for cell in scored):
             lines.append(f"{column.header} has no value in any case.")
         elif any(cell.of < n_cases for cell in scored):
-            counts = {str(f(cell.of for cell in scored)): None for f in (min, max)}  # a block may have fewer than another
+            counts = {
+                str(f(cell.of for cell in scored)): None for f in (min, max)
+            }  # a block may have fewer than another
             found[" to ".join(counts)].append(column.header)
     for n, headers in found.items():
-        lines.append(f"Over {n} of {n_cases} cases, as nobody has a value in the others: {', '.join(headers)}.")
+        lines.append(
+            f"Over {n} of {n_cases} cases, as nobody has a value in the others: {', '.join(headers)}."
+        )
     return lines
 
 
@@ -254,7 +324,9 @@ def _published(dataset: str, cells: Sequence[Cell], distances: bool) -> list[str
         return [f"The paper has no values for {dataset}; it has for {known}."]
     if all(cell.published is None for cell in cells):
         return ["The paper has no values for this table."]
-    return [f"In brackets the value that the paper has{'; its surface distances are in voxels' if distances else ''}."]
+    return [
+        f"In brackets the value that the paper has{'; its surface distances are in voxels' if distances else ''}."
+    ]
 
 
 def calibrated(title: str, calibrator: str) -> str:

@@ -1,4 +1,6 @@
-"""Work on a folder, alone: it appears under its name when it is complete, and two processes never share it."""
+"""Work on a folder, alone: it appears under its name when it is complete, and two processes never
+share it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from segcal.store.files import read_json, write_json
+from segcal.folders.files import read_json, write_json
 from segcal.types import UserError
 
 try:
@@ -32,12 +34,15 @@ class BusyError(StoppedError):
 
 @contextmanager
 def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
-    """A hidden folder: takes the target's name on success, stays for the next try on interruption, goes on failure.
+    """A hidden folder: takes the target's name on success, stays for the next try on interruption,
+    goes on failure.
 
-    What an earlier try left there is kept if it had the same `key`. Of two tries at once the second is refused.
-    """
+    What an earlier try left there is kept if it had the same `key`. Of two tries at once the second
+    is refused."""
     partial, old = (target.with_name(f".{target.name}.{kind}") for kind in ("partial", "old"))
-    made = [p for p in (target.parent, *target.parent.parents) if not p.exists()]  # to be taken away again on failure
+    made = [
+        p for p in (target.parent, *target.parent.parents) if not p.exists()
+    ]  # to be taken away again on failure
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with alone(target):
@@ -61,7 +66,9 @@ def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
                 raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(f"cannot write to {target.parent}: {reason}; make room or choose another folder") from None
+        raise UserError(
+            f"cannot write to {target.parent}: {reason}; make room or choose another folder"
+        ) from None
     finally:
         for parent in made:
             with suppress(OSError):
@@ -99,7 +106,9 @@ def _locked(path: Path, target: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise BusyError(f"another process is at work on {target}; wait until it is done") from None
+            raise BusyError(
+                f"another process is at work on {target}; wait until it is done"
+            ) from None
         with suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor

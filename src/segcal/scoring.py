@@ -1,4 +1,5 @@
-"""Score a run on whole volumes, case by case: rows of `scores.csv`, and `bins.json` for reliability figures.
+"""Score a run on whole volumes, case by case: rows of `scores.csv`, and `bins.json` for reliability
+figures.
 
 Memory does not depend on the number of cases: what is kept of a case are its rows and sums.
 """
@@ -17,7 +18,7 @@ from torch import Tensor
 from segcal import calibrators
 from segcal.corruptions import CORRUPTIONS, case_seed, corrupt, parse
 from segcal.data.slices import volume
-from segcal.inference import Run
+from segcal.folders import CaseSet, alone, open_cases, read_json, read_rows, write_json, write_rows
 from segcal.metrics import (
     METRICS,
     N_BINS,
@@ -32,11 +33,12 @@ from segcal.metrics import (
     surfaces,
 )
 from segcal.metrics.masks import chosen
-from segcal.store import CaseSet, alone, open_cases, read_json, read_rows, write_json, write_rows
+from segcal.predictors.run import Run
 from segcal.types import IGNORE, UserError, check_choice
 
 Progress = Callable[[int, int], None]
-# What is counted; ECE joins these bins, and the risk among the surest voxels needs to tell 0.95 from 0.99.
+# What is counted; ECE joins these bins, and the risk among the surest voxels needs to tell 0.95
+# from 0.99.
 FINE = 67 * N_BINS
 POOLED, ALL, MEAN = "pooled", "all", "mean"
 COLUMNS = ("split", "corruption", "calibrator", "case", "class", "metric", "value")
@@ -54,13 +56,16 @@ def evaluate(
     cases: CaseSet | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Score every case of a split, with a corruption such as `gaussian_noise:0.03` or a fitted calibrator if asked.
+    """Score every case of a split, with a corruption such as `gaussian_noise:0.03` or a fitted
+    calibrator if asked.
 
-    Returns the rows and puts them into `scores.csv`; what is there already is not computed again unless `again`.
-    """
+    Returns the rows and puts them into `scores.csv`; what is there already is not computed again
+    unless `again`."""
     check_choice("split", split, ("train", "val", "test"))
     corruption = _canonical(corruption)
-    named = corruption + (f"@{seed}" if corruption and seed else "")  # scores with another seed are other scores
+    named = corruption + (
+        f"@{seed}" if corruption and seed else ""
+    )  # scores with another seed are other scores
     what = {"split": split, "corruption": named, "calibrator": calibrator}
     with alone(run.root, nested=True):  # two at once would lose each other's rows
         known = [row for row in _rows(run) if _is(row, what)]
@@ -74,7 +79,9 @@ def _rows(run: Run) -> list[dict[str, str]]:
 
 
 def _complete(run: Run, rows: list[dict[str, str]], what: Mapping[str, str]) -> bool:
-    """Whether every case of the split has its rows, and the bins are there too: a kill may have come in between."""
+    """Whether every case of the split has its rows, and the bins are there too: a kill may have
+    come in between.
+    """
     n_cases = run.info["data"].get("splits", {}).get(what["split"])
     entries = (read_json(run.root / "bins.json") or {}).get("entries", [])
     found = {row["case"] for row in rows}
@@ -83,17 +90,29 @@ def _complete(run: Run, rows: list[dict[str, str]], what: Mapping[str, str]) -> 
 
 
 def _evaluate(
-    run: Run, cases: CaseSet, what: dict[str, str], corruption: str, seed: int, progress: Progress | None
+    run: Run,
+    cases: CaseSet,
+    what: dict[str, str],
+    corruption: str,
+    seed: int,
+    progress: Progress | None,
 ) -> list[dict[str, Any]]:
     split, calibrator = what["split"], what["calibrator"]
-    fitted = calibrators.load(calibrator_path(run, calibrator), expect=run.identity) if calibrator else None
+    fitted = (
+        calibrators.load(calibrator_path(run, calibrator), expect=run.identity)
+        if calibrator
+        else None
+    )
     ids = cases.split(split, run.settings.fold)
     if not ids:
         raise UserError(f"split {split!r} of {cases.name} (fold {run.settings.fold}) has no cases")
     common = _common(run) | what
     rows: list[dict[str, Any]] = []
     n_classes = len(run.classes) + 1
-    total, logit_sums = Reliability.zero(n_classes, FINE), torch.zeros(n_classes, n_classes + 1).double()
+    total, logit_sums = (
+        Reliability.zero(n_classes, FINE),
+        torch.zeros(n_classes, n_classes + 1).double(),
+    )
     for i, id in enumerate(ids, start=1):
         image, label = volume(cases, id)
         if corruption:
@@ -105,7 +124,9 @@ def _evaluate(
         total += bins
         logit_sums += _logit_sums(logits, label)
         spacing = cases.case(id)["spacing"]
-        rows += [common | row for row in _case_rows(id, logits, label, bins.coarser(), run, spacing)]
+        rows += [
+            common | row for row in _case_rows(id, logits, label, bins.coarser(), run, spacing)
+        ]
         if progress is not None:
             progress(i, len(ids))
     rows += [common | row for row in _bin_rows(POOLED, total.coarser(), run.classes)]
@@ -120,7 +141,9 @@ def _is(row: Mapping[str, Any], what: Mapping[str, str]) -> bool:
 
 
 def forget(run: Run, calibrator: str) -> None:
-    """Drop every score and bin of a calibrator, whatever the split and corruption: it is about to be fitted anew."""
+    """Drop every score and bin of a calibrator, whatever the split and corruption: it is about to
+    be fitted anew.
+    """
     what = {"calibrator": calibrator}
     scores, bins = run.root / "scores.csv", run.root / "bins.json"
     with alone(run.root, nested=True):
@@ -129,7 +152,11 @@ def forget(run: Run, calibrator: str) -> None:
             write_rows(scores, [row for row in rows if not _is(row, what)])
         values = read_json(bins)
         if values is not None:
-            write_json(bins, values | {"entries": [entry for entry in values["entries"] if not _is(entry, what)]})
+            write_json(
+                bins,
+                values
+                | {"entries": [entry for entry in values["entries"] if not _is(entry, what)]},
+            )
 
 
 def _canonical(corruption: str) -> str:
@@ -145,7 +172,9 @@ def data_of(run: Run, cases: CaseSet | None = None) -> CaseSet:
     cases = cases or open_cases(Path(run.settings.data))
     cases.check_content()
     if cases.info["checksum"] != run.info["data"]["checksum"]:
-        raise UserError(f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train again")
+        raise UserError(
+            f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train again"
+        )
     return cases
 
 
@@ -157,8 +186,16 @@ def calibrator_path(run: Run, name: str) -> Path:
 
 def _common(run: Run) -> dict[str, Any]:
     settings = run.settings
-    text = " ".join(f"{key}={value}" for key, value in sorted(settings.loss.settings.items()) if key != "ignore_index")
-    names = {"run": run.root.resolve().name, "dataset": run.info["data"]["name"], "network": settings.network.name}
+    text = " ".join(
+        f"{key}={value}"
+        for key, value in sorted(settings.loss.settings.items())
+        if key != "ignore_index"
+    )
+    names = {
+        "run": run.root.resolve().name,
+        "dataset": run.info["data"]["name"],
+        "network": settings.network.name,
+    }
     return names | {"method": settings.loss.name, "setting": text}
 
 
@@ -171,7 +208,9 @@ def _case_rows(
     found = _surfaces(pred, truth, len(run.classes) + 1, spacing, ignore)
     rows = _overlap_rows(id, counts, found, run.classes, MEAN)
     if run.info["data"]["regions"]:
-        rows += _region_rows(id, pred, truth, counts, found, run.info["data"]["regions"], spacing, ignore)
+        rows += _region_rows(
+            id, pred, truth, counts, found, run.info["data"]["regions"], spacing, ignore
+        )
     return rows + _bin_rows(id, bins, run.classes)
 
 
@@ -190,12 +229,25 @@ def _region_rows(
     maps = [x.numpy() * kept for x in (pred, truth)]
     each = []
     for name, parts in regions.items():
-        member = torch.tensor([[int((k in parts) == row) for k in range(len(counts))] for row in (False, True)])
-        inside, really = (torch.from_numpy(reduce(or_, [x == k for k in parts])).to(torch.uint8) for x in maps)
-        whole = [found[parts[0] - 1]] if len(parts) == 1 else _surfaces(inside, really, 2, spacing, ignore)
-        each.append(_overlap_rows(id, member @ counts @ member.T, whole, (REGION.format(name),), ""))
+        member = torch.tensor(
+            [[int((k in parts) == row) for k in range(len(counts))] for row in (False, True)]
+        )
+        inside, really = (
+            torch.from_numpy(reduce(or_, [x == k for k in parts])).to(torch.uint8) for x in maps
+        )
+        whole = (
+            [found[parts[0] - 1]]
+            if len(parts) == 1
+            else _surfaces(inside, really, 2, spacing, ignore)
+        )
+        each.append(
+            _overlap_rows(id, member @ counts @ member.T, whole, (REGION.format(name),), "")
+        )
     rows = [row for part in each for row in part]
-    tables = {same[0]["metric"]: torch.tensor([row["value"] for row in same]).double() for same in zip(*each, strict=True)}
+    tables = {
+        same[0]["metric"]: torch.tensor([row["value"] for row in same]).double()
+        for same in zip(*each, strict=True)
+    }
     for key, values in tables.items():
         mean = _over_classes(key, values, tables["missed"])
         rows.append({"case": id, "class": REGION.format(MEAN), "metric": key, "value": mean})
@@ -209,13 +261,17 @@ def _narrow(pred: Tensor, label: Tensor, n_classes: int) -> tuple[Tensor, Tensor
     return pred.to(torch.uint8), label.to(torch.uint8), IGNORE % 256
 
 
-def _surfaces(pred: Tensor, label: Tensor, n_classes: int, spacing: list[float], ignore: int) -> list[Surface]:
+def _surfaces(
+    pred: Tensor, label: Tensor, n_classes: int, spacing: list[float], ignore: int
+) -> list[Surface]:
     flat = label.shape[0] == 1  # a single slice: distances in the plane
     maps, size = ((pred[0], label[0]), spacing[1:]) if flat else ((pred, label), spacing)
     return surfaces(*maps, n_classes=n_classes, spacing=size, ignore_index=ignore)
 
 
-def _overlap_rows(id: str, counts: Tensor, found: list[Surface], names: tuple[str, ...], mean: str) -> list[dict[str, Any]]:
+def _overlap_rows(
+    id: str, counts: Tensor, found: list[Surface], names: tuple[str, ...], mean: str
+) -> list[dict[str, Any]]:
     of = {"confusion": counts, "surfaces": found}
     rows = []
     for key, row in METRICS.items():
@@ -224,7 +280,10 @@ def _overlap_rows(id: str, counts: Tensor, found: list[Surface], names: tuple[st
             named = dict(zip(names, values.tolist(), strict=True))
             if mean:
                 named[mean] = _over_classes(key, values, missed(found))
-            rows += [{"case": id, "class": name, "metric": key, "value": value} for name, value in named.items()]
+            rows += [
+                {"case": id, "class": name, "metric": key, "value": value}
+                for name, value in named.items()
+            ]
     return rows
 
 
@@ -232,7 +291,9 @@ def _over_classes(key: str, values: Tensor, gone: Tensor) -> float:
     """How many objects were missed; of any other metric the mean."""
     if key == "missed":
         return values.sum().item()
-    return (mean_distance(values, gone) if METRICS[key].of == "surfaces" else values.nanmean()).item()
+    return (
+        mean_distance(values, gone) if METRICS[key].of == "surfaces" else values.nanmean()
+    ).item()
 
 
 def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -243,30 +304,44 @@ def _bin_rows(id: str, bins: Reliability, classes: tuple[str, ...]) -> list[dict
     ]
     per_class = cece(bins, class_reduction="none").tolist()
     named = zip(("background", *classes), per_class, strict=True)
-    return rows + [{"case": id, "class": name, "metric": "cece", "value": value} for name, value in named]
+    return rows + [
+        {"case": id, "class": name, "metric": "cece", "value": value} for name, value in named
+    ]
 
 
 def _logit_sums(logits: Tensor, label: Tensor) -> Tensor:
     """Per true class (K rows): the summed logits, and in the last column the number of voxels.
 
-    Only the foreground is sorted by class; the background, most of a volume, is what is left of the whole.
-    """
+    Only the foreground is sorted by class; the background, most of a volume, is what is left of the
+    whole."""
     n_classes, flat, truth = logits.shape[1], logits.flatten(2), label.flatten(1)
     part, truth = chosen(flat, truth, truth != 0)  # (K, M), (M,): foreground, and ignored voxels
     part, member = part.double(), (truth == torch.arange(n_classes)[:, None]).double()  # (K, M)
     sums = torch.cat([member @ part.T, member.sum(1, keepdim=True)], 1)
     elsewhere = torch.cat([part.sum(1), torch.tensor([float(len(truth))], dtype=torch.float64)])
-    whole = torch.cat([flat.sum(2).double().sum(0), torch.tensor([float(label.numel())], dtype=torch.float64)])
+    whole = torch.cat(
+        [flat.sum(2).double().sum(0), torch.tensor([float(label.numel())], dtype=torch.float64)]
+    )
     sums[0] = whole - elsewhere
     return sums
 
 
-def _write_bins(path: Path, what: dict[str, str], total: Reliability, logit_sums: Tensor, classes: tuple[str, ...]) -> None:
+def _write_bins(
+    path: Path,
+    what: dict[str, str],
+    total: Reliability,
+    logit_sums: Tensor,
+    classes: tuple[str, ...],
+) -> None:
     values = read_json(path) or {"classes": ["background", *classes], "entries": []}
     entry: dict[str, Any] = dict(what)
     joined = total.coarser()
     for name, bins in (("top", joined.top), ("per_class", joined.classes)):
-        entry[name] = {"count": bins.count.tolist(), "conf": bins.conf.tolist(), "hit": bins.hit.tolist()}
+        entry[name] = {
+            "count": bins.count.tolist(),
+            "conf": bins.conf.tolist(),
+            "hit": bins.hit.tolist(),
+        }
     entry["fine"] = {"count": total.top.count.long().tolist(), "hit": total.top.hit.long().tolist()}
     rows = logit_sums.tolist()
     entry["mean_logits"] = [[v / max(row[-1], 1.0) for v in row[:-1]] for row in rows]

@@ -24,7 +24,9 @@ _BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)  # what a damaged compressed 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A hidden file beside the target, of the same ending; it takes the target's name if nothing fails."""
+    """A hidden file beside the target, of the same ending; it takes the target's name if nothing
+    fails.
+    """
     partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
         yield partial
@@ -60,7 +62,9 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def changed(path: Path, known: dict[str, Any] | None) -> bool:
-    """Whether a file is no longer what its fingerprint says (`None`: not there); read only if size or time differ."""
+    """Whether a file is no longer what its fingerprint says (`None`: not there); read only if size
+    or time differ.
+    """
     if known is None or not path.is_file():
         return (known is None) == path.is_file()
     stat = path.stat()
@@ -69,15 +73,27 @@ def changed(path: Path, known: dict[str, Any] | None) -> bool:
 
 
 def save_figure(path: Path, figure: Figure) -> None:
-    """Write a matplotlib figure as the file's ending says (svg, pdf, png); the same figure gives the same bytes."""
+    """Write a matplotlib figure as the file's ending says (svg, pdf, png); the same figure gives
+    the same bytes.
+    """
     import matplotlib  # slow to load, and most users of this module do without
 
     date = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix)
-    settings: Any = {"svg.hashsalt": "segcal", "svg.fonttype": "path", "pdf.fonttype": 42, "savefig.bbox": None}
+    settings: Any = {
+        "svg.hashsalt": "segcal",
+        "svg.fonttype": "path",
+        "pdf.fonttype": 42,
+        "savefig.bbox": None,
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial, matplotlib.rc_context(settings | {"savefig.facecolor": "auto"}):
-            figure.savefig(partial, dpi=300, transparent=False, metadata={date: None} if date else None)
+        with (
+            replacing(path) as partial,
+            matplotlib.rc_context(settings | {"savefig.facecolor": "auto"}),
+        ):
+            figure.savefig(
+                partial, dpi=300, transparent=False, metadata={date: None} if date else None
+            )
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the figure {path}: {error}") from None
 
@@ -103,9 +119,13 @@ def read_run(root: Path) -> dict[str, Any]:
 
 
 def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
-    """Raise if a run is a copy in a packed study, which has scores but no weights, and must stay as it was published."""
+    """Raise if a run is a copy in a packed study, which has scores but no weights, and must stay as
+    it was published.
+    """
     if info.get("packed"):
-        raise UserError(f"{root} is a packed copy of a run, for comparing alone; use the run itself, or another --out")
+        raise UserError(
+            f"{root} is a packed copy of a run, for comparing alone; use the run itself, or another --out"
+        )
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -117,7 +137,9 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def found(path: Path) -> Path | None:
-    """A file of ours, or its compressed copy where only that is there, as in a packed study; `None` without either."""
+    """A file of ours, or its compressed copy where only that is there, as in a packed study; `None`
+    without either.
+    """
     return next((p for p in (path, _packed(path)) if p.is_file()), None)
 
 
@@ -126,7 +148,9 @@ def _packed(path: Path) -> Path:
 
 
 def write_packed(path: Path, source: Path) -> None:
-    """Write a compressed copy of a file, which may be compressed itself; the same content gives the same bytes."""
+    """Write a compressed copy of a file, which may be compressed itself; the same content gives the
+    same bytes.
+    """
     with _opened(source) as file:
         content = file.read().encode()
     with replacing(_packed(path)) as partial:
@@ -147,11 +171,15 @@ def read_rows(path: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]
         with _opened(path) as file:
             reader = csv.DictReader(file)
             rows = list(reader)
-            if set(columns) <= set(reader.fieldnames or ()) and all(None not in row.values() for row in rows):
+            if set(columns) <= set(reader.fieldnames or ()) and all(
+                None not in row.values() for row in rows
+            ):
                 return rows
     except (UnicodeDecodeError, csv.Error, *_BROKEN):
         pass
-    remedy = "get the packed study again" if real != path else "remove it and run the same command again"
+    remedy = (
+        "get the packed study again" if real != path else "remove it and run the same command again"
+    )
     raise UserError(f"{real} is damaged; {remedy}")
 
 
@@ -161,7 +189,9 @@ def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:  # not save_file, whose files only their owner may read
-        partial.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}))
+        partial.write_bytes(
+            save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
+        )
 
 
 def read_json(path: Path) -> Any:

@@ -1,4 +1,6 @@
-"""Tables for the terminal: no number is ever cut; what is too wide becomes several tables below each other."""
+"""Tables for the terminal: no number is ever cut; what is too wide becomes several tables below
+each other.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,18 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table as Shown
 from rich.text import Text
 
-from segcal.tables.records import Cell, Table, blocks
+from segcal.compare.tables.records import Cell, Table, blocks
 
 FRAME = 3  # characters that a column takes beside its text: a space on each side, a line
 NARROWEST = 8  # what labels are folded to at most
 
 
 def to_rich(table: Table) -> RenderableType:
-    """For the terminal: best in bold, second underlined, notes below; `*` and `+` where there are no styles, as in a file.
+    """For the terminal: best in bold, second underlined, notes below; `*` and `+` where there are
+    no styles, as in a file.
 
-    It fits the width it is given: heads are folded first, then the columns are dealt out to several tables.
-    """
+    It fits the width it is given: heads are folded first, then the columns are dealt out to several
+    tables."""
     return _Fitted(table)
 
 
@@ -31,11 +34,17 @@ class _Fitted:
 
     table: Table
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         styled = console.color_system is not None  # a file has none
         parts = _parts(self.table, options.max_width, styled)
         for i, (columns, widths) in enumerate(parts):
-            title = f"{self.table.title} ({i + 1} of {len(parts)})" if len(parts) > 1 else self.table.title
+            title = (
+                f"{self.table.title} ({i + 1} of {len(parts)})"
+                if len(parts) > 1
+                else self.table.title
+            )
             yield Text(title, style="italic")
             yield _shown(self.table, columns, widths, styled)
         for note in self.table.notes:
@@ -46,13 +55,17 @@ def _parts(table: Table, width: int, styled: bool) -> list[tuple[list[int], list
     """Which columns stand together, and the widths of the labels and of these columns."""
     labels = max(cell_len(text) for row in table.rows for text in (row.label, row.block))
     cells = [
-        max(cell_len(_cell(table, row.cells[i], i, styled).plain) for row in table.rows) for i in range(len(table.columns))
+        max(cell_len(_cell(table, row.cells[i], i, styled).plain) for row in table.rows)
+        for i in range(len(table.columns))
     ]
     everything = list(range(len(table.columns)))
     whole = [max(cell, cell_len(head)) for cell, head in zip(cells, table.columns, strict=True)]
     if _total([labels, *whole]) <= width:
         return [(everything, [labels, *whole])]
-    folded = [max(cell, *(cell_len(word) for word in head.split())) for cell, head in zip(cells, table.columns, strict=True)]
+    folded = [
+        max(cell, *(cell_len(word) for word in head.split()))
+        for cell, head in zip(cells, table.columns, strict=True)
+    ]
     labels = min(labels, max(NARROWEST, width - _total([0, max(folded)])))
     parts: list[list[int]] = [[]]
     for i in everything:
@@ -67,7 +80,9 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shown(table: Table, columns: Sequence[int], widths: Sequence[int], styled: bool) -> Shown:
-    shown = Shown(width=_total(widths))  # also where the screen is narrower: a folded line is better than a lost number
+    shown = Shown(
+        width=_total(widths)
+    )  # also where the screen is narrower: a folded line is better than a lost number
     shown.add_column("", width=widths[0], overflow="fold")
     for i, width in zip(columns, widths[1:], strict=True):
         shown.add_column(Text(table.columns[i]), justify="right", width=width, overflow="fold")
@@ -76,7 +91,9 @@ def _shown(table: Table, columns: Sequence[int], widths: Sequence[int], styled: 
             shown.add_section()
             shown.add_row(Text(block, style="italic"))
         for row in rows:
-            shown.add_row(Text(row.label), *(_cell(table, row.cells[i], i, styled) for i in columns))
+            shown.add_row(
+                Text(row.label), *(_cell(table, row.cells[i], i, styled) for i in columns)
+            )
     return shown
 
 
@@ -86,7 +103,9 @@ def _cell(table: Table, cell: Cell, column: int, styled: bool) -> Text:
     if styled:
         return Text.assemble((text, style), paper)  # no style beyond our own value
     marked = any(row.cells[column].best or row.cells[column].second for row in table.rows)
-    mark = "*" if cell.best else "+" if cell.second else " " if marked else ""  # numbers stay below each other
+    mark = (
+        "*" if cell.best else "+" if cell.second else " " if marked else ""
+    )  # numbers stay below each other
     return Text(text + mark + paper)
 
 
@@ -94,4 +113,6 @@ def _unstyled(note: str) -> str:
     """A sentence about marks where they are signs."""
     if re.search(r"\bBold(:| is the )", note) is None:
         return note
-    return re.sub(r"\bBold(?=:| is the )", "*", note, count=1).replace(", underlined the second", ", + the second", 1)
+    return re.sub(r"\bBold(?=:| is the )", "*", note, count=1).replace(
+        ", underlined the second", ", + the second", 1
+    )

@@ -1,4 +1,6 @@
-"""Post-hoc calibration of a run: fitted on the validation split, and on nothing else, then scored on test."""
+"""Post-hoc calibration of a run: fitted on the validation split, and on nothing else, then scored
+on test.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from torch import Tensor
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
 from segcal.data.slices import volume
-from segcal.evaluation import calibrator_path, data_of, evaluate, forget
-from segcal.inference import Run
-from segcal.store import CaseSet, alone
+from segcal.folders import CaseSet, alone
+from segcal.predictors.run import Run
+from segcal.scoring import calibrator_path, data_of, evaluate, forget
 from segcal.types import UserError, check_choice
 
 Progress = Callable[[int, int], None]
@@ -32,19 +34,24 @@ def calibrate(
 ) -> dict[str, dict[str, Any]]:
     """Fit calibrators on the validation cases, save them, and add their test rows to `scores.csv`.
 
-    Returns what each says of its fit, with warnings if it is degenerate. What is there already is not fitted again.
-    """
+    Returns what each says of its fit, with warnings if it is degenerate. What is there already is
+    not fitted again."""
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
     cases = data_of(run, cases)
     with alone(run.root, nested=True):
-        missing = [name for name in names if again or not calibrators.saved(calibrator_path(run, name))]
+        missing = [
+            name for name in names if again or not calibrators.saved(calibrator_path(run, name))
+        ]
         if missing:
             _fit(run, cases, missing, progress)
         evaluate(run, cases=cases)  # the test rows to compare with
         for name in names:
             evaluate(run, cases=cases, calibrator=name, progress=progress)
-    return {name: calibrators.load(calibrator_path(run, name), expect=run.identity).facts() for name in names}
+    return {
+        name: calibrators.load(calibrator_path(run, name), expect=run.identity).facts()
+        for name in names
+    }
 
 
 def _fit(run: Run, cases: CaseSet, names: Sequence[str], progress: Progress | None) -> None:
@@ -65,7 +72,9 @@ def _fit(run: Run, cases: CaseSet, names: Sequence[str], progress: Progress | No
 def cache_logits(
     run: Run, cases: CaseSet, folder: Path, progress: Progress | None = None
 ) -> Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]:
-    """Write the validation logits to disk once; the result iterates over them case by case, as often as called."""
+    """Write the validation logits to disk once; the result iterates over them case by case, as
+    often as called.
+    """
     ids = cases.split("val", run.settings.fold)
     if not ids:
         raise UserError(

@@ -7,24 +7,38 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from segcal.store import read_json, whole_or_not, write_json
-from segcal.tables.records import Cell, Table, blocks
+from segcal.compare.tables.records import Cell, Table, blocks
+from segcal.folders import read_json, whole_or_not, write_json
 from segcal.types import UserError
 
 INDEX = "tables.json"
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {c: f"\\{c}" for c in "&%$#_{}"}
-LATEX |= {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "±": r"$\pm$", "−": "$-$", "—": "---", "σ": r"$\sigma$"}
+LATEX |= {
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "→": r"$\to$",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "—": "---",
+    "σ": r"$\sigma$",
+}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 # How wide a table becomes is known to LaTeX alone, so it decides.
 FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 
 def to_csv(table: Table) -> str:
-    """Numbers for a spreadsheet, unrounded: beside a mean its interval, number of cases, note and the paper's value."""
+    """Numbers for a spreadsheet, unrounded: beside a mean its interval, number of cases, note and
+    the paper's value.
+    """
     parts = {"low": "low", "high": "high", "n": "n", "published": "paper", "note": "note"}
     used = [
-        [part for part in parts if any(getattr(row.cells[i], part) not in (None, 0, "") for row in table.rows)]
+        [
+            part
+            for part in parts
+            if any(getattr(row.cells[i], part) not in (None, 0, "") for row in table.rows)
+        ]
         for i in range(len(table.columns))
     ]
     block = ["block"] if any(row.block for row in table.rows) else []
@@ -51,11 +65,17 @@ def to_markdown(table: Table) -> str:
         return marked + _markdown(table.paper(cell, column))
 
     lines = [f"**{_markdown(table.title)}**", ""]
-    lines += [_line("", *map(_markdown, table.columns)), _line("---", *("---:" for _ in table.columns))]
+    lines += [
+        _line("", *map(_markdown, table.columns)),
+        _line("---", *("---:" for _ in table.columns)),
+    ]
     for block, rows in blocks(table):
         if block:
             lines.append(_line(f"*{_markdown(block)}*", *("" for _ in table.columns)))
-        lines += [_line(_markdown(row.label), *(cell_text(c, i) for i, c in enumerate(row.cells))) for row in rows]
+        lines += [
+            _line(_markdown(row.label), *(cell_text(c, i) for i, c in enumerate(row.cells)))
+            for row in rows
+        ]
     return "\n".join([*lines, "", *(f"- {_markdown(note)}" for note in table.notes)]) + "\n"
 
 
@@ -68,11 +88,19 @@ def _markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """For a paper, with booktabs: best in bold, second underlined; scaled down if it is wider than the text."""
+    """For a paper, with booktabs: best in bold, second underlined; scaled down if it is wider than
+    the text.
+    """
 
     def cell_text(cell: Cell, column: int) -> str:
         text = _latex(table.text(cell, column))
-        marked = rf"\textbf{{{text}}}" if cell.best else rf"\underline{{{text}}}" if cell.second else text
+        marked = (
+            rf"\textbf{{{text}}}"
+            if cell.best
+            else rf"\underline{{{text}}}"
+            if cell.second
+            else text
+        )
         return marked + _latex(table.paper(cell, column))
 
     lines = [
@@ -88,9 +116,14 @@ def to_latex(table: Table) -> str:
         if i:
             lines.append(r"\midrule")
         if block:
-            lines.append(rf"\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\emph{{{_latex(block)}}}}} \\")
+            lines.append(
+                rf"\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\emph{{{_latex(block)}}}}} \\"
+            )
         for row in rows:
-            lines.append(" & ".join([_latex(row.label), *(cell_text(c, j) for j, c in enumerate(row.cells))]) + r" \\")
+            lines.append(
+                " & ".join([_latex(row.label), *(cell_text(c, j) for j, c in enumerate(row.cells))])
+                + r" \\"
+            )
     lines += [r"\bottomrule", r"\end{tabular}}"]
     if table.notes:
         lines += [r"\par\smallskip\footnotesize", _latex(" ".join(table.notes))]
@@ -115,14 +148,17 @@ FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
 
 
 def save_tables(tables: Sequence[Table], out: Path) -> list[Path]:
-    """Write every table in every format into a folder, and all of them into `tables.json`; whole or not at all.
+    """Write every table in every format into a folder, and all of them into `tables.json`; whole or
+    not at all.
 
     A folder with tables is replaced; any other that is not empty is left alone.
     """
     out = out.resolve()
     if out.exists() and not _ours(out):
         raise UserError(f"{out} holds other things than tables; choose a new folder with --out")
-    texts = {f"{_plain(t)}.{ending}": write(t) for t in tables for ending, write in FORMATS.values()}
+    texts = {
+        f"{_plain(t)}.{ending}": write(t) for t in tables for ending, write in FORMATS.values()
+    }
     with whole_or_not(out, sorted(texts)) as folder:
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")

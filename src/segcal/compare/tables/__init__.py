@@ -1,8 +1,7 @@
 """Scores as tables: `TABLES` makes them from `Results`, the writers turn them into text.
 
-The main tables hold whole methods on the main network. Variants of a method (another penalty, another sum over classes)
-stand in `penalty`, other networks in `backbones`.
-"""
+The main tables hold whole methods on the main network. Variants of a method (another penalty,
+another sum over classes) stand in `penalty`, other networks in `backbones`."""
 
 from __future__ import annotations
 
@@ -11,32 +10,63 @@ from dataclasses import replace
 from typing import Protocol
 
 from segcal.calibrators import CALIBRATORS
-from segcal.results import Results
-from segcal.tables.cells import failed_note
-from segcal.tables.means import backbones, calibration, discriminative, penalty, posthoc, robustness, selection
-from segcal.tables.ranks import ranking, tests
-from segcal.tables.records import NONE, Cell, Row, Table, stacked
-from segcal.tables.seeds import seeds
-from segcal.tables.terminal import to_rich
-from segcal.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
+from segcal.compare import Results
+from segcal.compare.tables.cells import failed_note
+from segcal.compare.tables.means import (
+    backbones,
+    calibration,
+    discriminative,
+    penalty,
+    posthoc,
+    robustness,
+    selection,
+)
+from segcal.compare.tables.ranks import ranking, tests
+from segcal.compare.tables.records import NONE, Cell, Row, Table, stacked
+from segcal.compare.tables.seeds import seeds
+from segcal.compare.tables.terminal import to_rich
+from segcal.compare.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
 
-__all__ = ["FORMATS", "NEEDS", "NONE", "TABLES", "Cell", "Maker", "Row", "Table", "all_tables", "failed_note", "save_tables"]
+__all__ = [
+    "FORMATS",
+    "NEEDS",
+    "NONE",
+    "TABLES",
+    "Cell",
+    "Maker",
+    "Row",
+    "Table",
+    "all_tables",
+    "failed_note",
+    "save_tables",
+]
 __all__ += ["to_csv", "to_latex", "to_markdown", "to_rich"]
 
 
 class Maker(Protocol):
-    """A table of results: of one data set, or with a block per data set; `None` if the runs hold nothing for it."""
+    """A table of results: of one data set, or with a block per data set; `None` if the runs hold
+    nothing for it.
+    """
 
     def __call__(
-        self, results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False
+        self,
+        results: Results,
+        dataset: str | None = None,
+        *,
+        calibrator: str = "",
+        published: bool = False,
     ) -> Table | None:
         """Make it: after a calibrator, and with the paper's values beside, if asked."""
 
 
 def _per_dataset(make: Callable[[Results, str, str, bool], Table | None]) -> Maker:
     def maker(
-        results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False
+        results: Results,
+        dataset: str | None = None,
+        *,
+        calibrator: str = "",
+        published: bool = False,
     ) -> Table | None:
         _check(calibrator)
         names = results.datasets if dataset is None else (dataset,)
@@ -49,7 +79,9 @@ def _per_dataset(make: Callable[[Results, str, str, bool], Table | None]) -> Mak
     return maker
 
 
-def _ranking(results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False) -> Table | None:
+def _ranking(
+    results: Results, dataset: str | None = None, *, calibrator: str = "", published: bool = False
+) -> Table | None:
     _check(calibrator)
     return _with_failures(results, ranking(results, dataset, calibrator=calibrator))
 
@@ -92,9 +124,15 @@ NEEDS = {
 
 
 def all_tables(
-    results: Results, keys: Sequence[str] | None = None, *, calibrator: str = "", published: bool = False
+    results: Results,
+    keys: Sequence[str] | None = None,
+    *,
+    calibrator: str = "",
+    published: bool = False,
 ) -> tuple[Table, ...]:
-    """The tables that the runs have something for, data set by data set; each of the `keys` asked for must be among them."""
+    """The tables that the runs have something for, data set by data set; each of the `keys` asked
+    for must be among them.
+    """
     for key in keys or ():
         check_choice("table", key, tuple(TABLES))
     tables = list(_made(results, keys or tuple(TABLES), calibrator, published))
@@ -104,7 +142,9 @@ def all_tables(
     return tuple(tables)
 
 
-def _made(results: Results, keys: Sequence[str], calibrator: str, published: bool) -> Iterator[Table]:
+def _made(
+    results: Results, keys: Sequence[str], calibrator: str, published: bool
+) -> Iterator[Table]:
     several = len(results.datasets) > 1
     for dataset in results.datasets:
         for key in keys:

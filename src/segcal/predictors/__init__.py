@@ -1,0 +1,1 @@
+"""Predictors: anything that gives predictions for cases."""
