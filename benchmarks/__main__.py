@@ -29,17 +29,18 @@ from benchmarks.measure import HEAD, Row
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 PAGE_TEXT = """# Performance
 
-Written by `make bench`. Ratios of medians, ours to the peer's: both take turns in one process, with one thread.
-`python -m benchmarks pipeline` measures one file's rows again, so that rows may come from different runs. A busy machine
-moves a ratio by some hundredths: all metrics of a volume came out between 0.14× and 0.17×, a training step at
-(8, 1, 64, 64) between 1.03× and 1.05×.
+Written by `make bench`. Ratios of medians, ours to the peer's: both take turns in one process,
+with one thread. `python -m benchmarks pipeline` measures one file's rows again, so that rows may
+come from different runs. A busy machine moves a ratio by some hundredths: all metrics of a volume
+came out between 0.14× and 0.17×, a training step at (8, 1, 64, 64) between 1.03× and 1.05×.
 Memory is the peak of resident memory beyond what inputs need, each in a fresh process.
 
 {table}
 
 Measured with {versions} on {machine}.
 
-How the peers are called is in [`benchmarks/`](../benchmarks/): each gets the same arrays, values are compared before times.
+How the peers are called is in [`benchmarks/`](../benchmarks/): each gets the same arrays, values
+are compared before times.
 """
 
 
@@ -99,7 +100,8 @@ def main(names: list[str]) -> int:
         encoding="utf-8",
     )
     print(
-        f"{sum(row.reached for row in rows)} of {len(rows)} reached; written to {PAGE.relative_to(Path.cwd())}"
+        f"{sum(row.reached for row in rows)} of {len(rows)} reached; written to"
+        f" {PAGE.relative_to(Path.cwd())}"
     )
     return 0 if all(row.reached for row in rows) else 1
 

@@ -27,7 +27,9 @@ SECONDS, MEGABYTES = 60.0, 15.0
 
 
 def prepared(root: Path) -> CaseSet:
-    """Phantoms of which all but four are tested on: what is trained here is barely trained at all."""
+    """Phantoms of which all but four are tested on: what is trained here is barely trained
+    at all.
+    """
     ids = [f"phantom_{i:03d}" for i in range(N_TEST + 4)]
     split = {"train": ids[:2], "val": ids[2:4], "test": ids[4:]}
     (root / "split.json").write_text(json.dumps(split))

@@ -19,20 +19,21 @@ PAGE = Path(__file__).with_name("cli.md")
 CORES = 1_000_003
 
 HEAD = """\
-<!-- Written by docs/make_cli_reference.py. Change the help texts in src/segcal/cli, then run it again. -->
+<!-- Written by docs/make_cli_reference.py from the help texts in src/segcal/cli. -->
 # Command line
 
-Results go to standard output, progress and notes to standard error. `--json`, where it is listed, prints the result as JSON.
-Finished work is left alone unless `--again` is given. A mistake in what was asked for is one sentence and exit code 2; a
-study in which a cell failed ends with exit code 1. `segcal --version` prints the version; `--help` after a verb prints what
-stands here.
+Results go to standard output, progress and notes to standard error. `--json`, where it is listed,
+prints the result as JSON. Finished work is left alone unless `--again` is given. A mistake in what
+was asked for is one sentence and exit code 2; a study in which a cell failed ends with exit code 1.
+`segcal --version` prints the version; `--help` after a verb prints what stands here.
 """
 
 
 def reference() -> str:
     """The page: a section per verb, in the order of the help."""
     os.cpu_count = lambda: CORES
-    from segcal.cli import app  # noqa: PLC0415 (defaults are read on import, with cores counted our way)
+    # The import waits: defaults are read on import, with cores counted our way.
+    from segcal.cli import app  # noqa: PLC0415
 
     group: Any = typer.main.get_command(app)
     names = group.list_commands(None)
@@ -97,7 +98,9 @@ def _names(param: Any) -> str:
 
 
 def _default(param: Any) -> str:
-    """What holds if nothing is said; nothing for a switch that is off and where the help says it."""
+    """What holds if nothing is said; nothing for a switch that is off and where the help
+    says it.
+    """
     if param.required:
         return "needed"
     if param.default == CORES:

@@ -153,7 +153,8 @@ class Formula:
         if name in SIGNS or name in ("{", "}", "|", "%"):
             return _sign(SIGNS.get(name, name))
         raise ValueError(
-            f"the formula {self.tex!r} has \\{name}, which docs/site_hooks.py does not know; add it there"
+            f"the formula {self.tex!r} has \\{name}, which docs/site_hooks.py does not know; add it"
+            " there"
         )
 
     def words(self, kind: str) -> str:

@@ -55,8 +55,9 @@ def made_bins(rng, scale, n_classes, n_voxels, fine=True):
 
 
 def made_run(
-    root, name, loss, *, network="unet", dataset="made", classes=("anterior", "posterior"), n_cases=12, n_voxels=2000,
-    seed=0, noise=(), settings=None, patients=None, regions=None, epochs=6, lift=0.0, data="nowhere",
+    root, name, loss, *, network="unet", dataset="made", classes=("anterior", "posterior"),
+    n_cases=12, n_voxels=2000, seed=0, noise=(), settings=None, patients=None, regions=None,
+    epochs=6, lift=0.0, data="nowhere",
 ):  # fmt: skip
     """Write `root/name` with run.json, scores.csv, bins.json and log.csv; `lift` raises validation
     Dice.

@@ -202,7 +202,9 @@ def test_ts_reports_a_temperature_that_runs_away(scale, kind, bound, words):
     }[kind]
     if (
         kind == "noise"
-    ):  # on a finite sample, noise is a little right or a little wrong: as often as not, exactly neither
+        # on a finite sample, noise is a little right or a little wrong: as often as not, exactly
+        # neither
+    ):
         logits = torch.cat([logits, logits.roll(1, 1), logits.roll(2, 1)])
         labels = labels.repeat(3, 1, 1)
     facts = fit("ts", lambda: [(logits, labels, logits)]).facts()

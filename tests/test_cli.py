@@ -24,8 +24,8 @@ def segcal(*args, cwd=None, **env):
 @pytest.mark.parametrize("verb", [(), *((verb,) for verb in ORDER), ("list", "datasets")])
 def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
     code = (
-        "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n"
-        "    print([m for m in ('torch', 'numpy', 'SimpleITK', 'matplotlib') if m in sys.modules], file=sys.stderr)"
+        "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n    print([m for m in"
+        " ('torch', 'numpy', 'SimpleITK', 'matplotlib') if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *verb, "--help"], capture_output=True, text=True, check=False

@@ -17,7 +17,8 @@ def test_the_papers_protocol_is_the_default():
 def test_file_then_overrides_then_flags(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(
-        'data = "cases/a"\nseed = 3\n[loss]\nname = "mbls"\nmargin = 5.0\n[training]\nepochs = 7\nbatch = 2\n'
+        'data = "cases/a"\nseed = 3\n[loss]\nname = "mbls"\nmargin = 5.0\n[training]\nepochs ='
+        " 7\nbatch = 2\n"
     )
     settings = run_settings(
         {"seed": 9, "fold": None},

@@ -152,7 +152,7 @@ def is_complete(target):
 
 
 # What should happen
-# ---------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "sha256"])
@@ -216,7 +216,7 @@ def test_a_damaged_archive_put_there_by_hand_is_named_and_kept(server, tmp_path)
 
 
 # Resuming
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_a_dropped_download_goes_on_where_it_stopped(server, tmp_path):
@@ -284,7 +284,7 @@ def test_damaged_content_is_removed(server, tmp_path):
 
 
 # Networks that fail
-# ---------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
@@ -375,7 +375,7 @@ def test_a_digest_has_an_algorithm_and_all_its_digits(tmp_path, bad):
 
 
 # Archives that are not what they should be
-# ----------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def member(name, kind=tarfile.REGTYPE, link=""):
@@ -462,7 +462,7 @@ def test_permissions_and_owners_are_left_behind(server, tmp_path):
 
 
 # Disks that fail
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_unpacking_is_whole_or_not_at_all(server, tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def labels(keys):
 
 
 # What is drawn
-# ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def drawn_texts(figure, monkeypatch):
@@ -237,7 +237,7 @@ def test_the_layout_check_can_fail(monkeypatch):
 
 
 # One look
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_looks_tell_contenders_apart_and_methods_keep_their_colour():
@@ -355,7 +355,7 @@ def test_users_settings_change_nothing_and_none_are_left_behind():
 
 
 # Numbers
-# ----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def aurc_by_voxel(count, hit):
@@ -443,7 +443,7 @@ def test_ellipses_hold_what_they_promise():
 
 
 # Values drawn are values given
-# ------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_radar_puts_the_best_outside_and_prints_both_ends():
@@ -746,7 +746,7 @@ def test_qualitative_shows_masks_confidence_and_reliability(bins):
 
 
 # Too little, or nothing
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_what_has_no_value_is_said(bins, monkeypatch):
@@ -788,7 +788,7 @@ def test_what_has_no_value_is_said(bins, monkeypatch):
 
 
 # Files
-# ------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_files_are_the_same_every_time(tmp_path):
@@ -810,7 +810,10 @@ def test_all_names_lead_somewhere():
 
 
 def test_a_contact_sheet_needs_neither_torch_nor_pandas():
-    code = "import sys; from segcal.figures import contact_sheet; print([m for m in ('torch', 'pandas') if m in sys.modules])"
+    code = (
+        "import sys; from segcal.figures import contact_sheet; print([m for m in ('torch',"
+        " 'pandas') if m in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

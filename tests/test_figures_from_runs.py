@@ -333,7 +333,7 @@ def test_runs_without_bins_are_named(tmp_path):
 
 
 # One case, through real networks
-# ---------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -421,7 +421,7 @@ def test_one_case_needs_weights_and_data(networks, tmp_path):
 
 
 # Files and the command line
-# ---------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_unknown_names_are_refused_before_anything_is_drawn(results, tmp_path):

@@ -168,7 +168,7 @@ def test_sums_are_right_over_two_million_voxels(key):
 
 
 # Laws
-# -----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 finite = st.floats(-30, 30)
 rows = st.integers(2, 6).flatmap(lambda k: st.lists(finite, min_size=k, max_size=k))

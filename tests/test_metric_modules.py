@@ -238,7 +238,8 @@ class OnApple:
     def __init__(self, tensor):
         if tensor.dtype is torch.float64:
             raise TypeError(
-                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support"
+                " float64."
             )
         self.device, self.dtype = torch.device("mps"), tensor.dtype
 

@@ -36,7 +36,7 @@ def scores(found):
 
 
 # Dice
-# -----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**31))
@@ -100,7 +100,7 @@ def test_label_map_is_argmax():
 
 
 # Empty objects
-# --------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_empty_classes_follow_the_rules():
@@ -131,7 +131,7 @@ def test_a_missed_object_never_scores_well(seed):
 
 
 # Surfaces
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spacing", [SPACING, None])
@@ -176,7 +176,9 @@ def test_many_classes_and_unsigned_labels():
 @pytest.mark.parametrize("shape", [(14, 16, 12), (20, 24)])
 @pytest.mark.parametrize("seed", range(4))
 def test_agrees_with_medpy(seed, shape):
-    """asd, assd: the same. hd95: medpy's percentile is of both directions together, rebuilt here."""
+    """asd, assd: the same. hd95: medpy's percentile is of both directions together, rebuilt
+    here.
+    """
     pred, ref, spacing = blobs(seed, shape), blobs(seed + 9, shape), SPACING[: len(shape)]
     found = surfaces(pred, ref, spacing=spacing)
     for k in (1, 2):
@@ -262,7 +264,7 @@ def test_a_known_shift():
 
 
 # Mistakes
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 MAP = torch.zeros(4, 4).long()
 

@@ -129,7 +129,9 @@ def test_frames_of_a_patient_share_a_split_and_brains_are_left_out_in_turn(tmp_p
 
 
 def test_geometry_leads_back_to_the_original(tmp_path):
-    """A resized, cropped label map goes back to its file's grid and still fits the reference there."""
+    """A resized, cropped label map goes back to its file's grid and still fits the
+    reference there.
+    """
     root = raw("acdc", tmp_path / "raw", size=(6, 64, 60))
     cases = prepare("acdc", root, tmp_path / "cases").cases
     for id in cases.ids[:3]:
@@ -308,7 +310,7 @@ def test_mixed_orientations_are_turned_alike(tmp_path):
 
 
 # Again, elsewhere, interrupted
-# ----------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def snapshot(folder):

@@ -103,7 +103,7 @@ def untiled(picture, shape, columns):
 
 
 # Pictures
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
@@ -236,7 +236,7 @@ def test_slices_are_turned_as_their_letters_say(axis):
 
 
 # Words
-# ----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 CASES = tuple(f"c{i:02d}" for i in range(20))
 
@@ -285,8 +285,10 @@ def test_a_price_is_called_a_price(tmp_path):
     full_run(tmp_path, "ce", "ce", cases=CASES, scores=one)
     full_run(tmp_path, "mbls", "mbls", cases=CASES, scores=two)
     summary = summaries(read_results([tmp_path]))["organs"]
-    assert summary.advice == (
-        "CE where the outline counts most, MbLS where probabilities are read: no method is unbeaten in DSC and ECE."
+    assert (
+        summary.advice
+        == "CE where the outline counts most, MbLS where probabilities are read: no method is"
+        " unbeaten in DSC and ECE."
     )
 
 
@@ -483,8 +485,8 @@ def test_rightly_empty_cases_are_no_reproach(tmp_path):
     assert points["ASD"].startswith("ASD: CE")
     for metric in ("DSC", "ASD"):
         assert (
-            "The order counts an object that is rightly left out as perfect where another invents it"
-            in points[metric]
+            "The order counts an object that is rightly left out as perfect where another"
+            " invents it" in points[metric]
         )
     assert "rightly left out" not in points["ECE"]
 
@@ -501,7 +503,7 @@ def test_nobody_has_a_distance_though_some_are_rightly_empty(tmp_path):
 
 
 # The page
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_the_page_is_whole_in_itself(tiny_page):
@@ -658,7 +660,7 @@ def test_of_several_seeds_the_first_is_shown(tmp_path):
 
 
 # Files and the command line
-# -------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

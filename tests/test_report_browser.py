@@ -17,7 +17,10 @@ from PIL import Image
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = os.environ.get("SEGCAL_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 if BROWSER is None:
-    told = "the report was not tried in a browser: there is no Chromium here (install it, or name it in SEGCAL_CHROMIUM)"
+    told = (
+        "the report was not tried in a browser: there is no Chromium here (install it, or name it"
+        " in SEGCAL_CHROMIUM)"
+    )
     if os.environ.get("SEGCAL_REQUIRE_BROWSER"):
         raise RuntimeError(told)
     pytest.skip(told, allow_module_level=True)
@@ -50,7 +53,9 @@ def report(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium):
-    """Open a page; at the end nothing may have gone wrong in it, and nothing asked of any network."""
+    """Open a page; at the end nothing may have gone wrong in it, and nothing asked of any
+    network.
+    """
     problems, pages = [], []
 
     def go(path, width=1280, height=900, **how):
@@ -83,7 +88,8 @@ def column(page, table, index):
 def prints(page):
     """A digest of what each canvas shows, with its slice."""
     shown = page.evaluate(
-        "[...document.querySelectorAll('.panels canvas')].map((c) => [c.dataset.slice, c.toDataURL()])"
+        "[...document.querySelectorAll('.panels canvas')].map((c) => [c.dataset.slice,"
+        " c.toDataURL()])"
     )
     return [slice for slice, _ in shown], [
         hashlib.sha256(picture.encode()).hexdigest() for _, picture in shown
@@ -91,7 +97,7 @@ def prints(page):
 
 
 # Tables
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +152,7 @@ def test_where_more_is_better_the_best_comes_first(visit, report):
 
 
 # The viewer
-# -----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_all_panels_move_through_the_slices_together(visit, report):
@@ -213,7 +219,8 @@ def test_cases_overlays_and_outlines_can_be_chosen(visit, report):
     other = page.locator("select[name=case] option").last.get_attribute("value")
     page.locator("select[name=case]").select_option(other)
     page.wait_for_function(
-        f"() => {{ const v = document.querySelector('.viewer').viewer; return v.case === v.data.cases[{other}] }}"
+        "() => { const v = document.querySelector('.viewer').viewer; return v.case ==="
+        f" v.data.cases[{other}] }}"
     )
     assert changed(before) == set(kinds)
 
@@ -254,7 +261,8 @@ SAMPLED = """() => [...document.querySelectorAll('.panels canvas')].map((canvas)
   const middle = (i, n, size) => Math.floor((i + 0.5) * size / n);
   const out = [];
   for (let r = 0; r < height; r++) for (let c = 0; c < width; c++) {
-    const place = 4 * (middle(r, height, canvas.height) * canvas.width + middle(c, width, canvas.width));
+    const row = middle(r, height, canvas.height);
+    const place = 4 * (row * canvas.width + middle(c, width, canvas.width));
     out.push([data[place], data[place + 1], data[place + 2]]);
   }
   return [canvas.dataset.kind, out];
@@ -302,7 +310,7 @@ def test_every_panel_shows_its_own_slice_voxel_by_voxel(visit, report, key):
 
 
 # The page
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_dark_follows_the_system_and_the_button(visit, report):
@@ -323,14 +331,14 @@ def test_dark_follows_the_system_and_the_button(visit, report):
 def test_nothing_sticks_out_at_any_width(visit, report, width):
     page = visit(report, width=width, height=2160 if width > 2000 else 800)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    beyond = page.evaluate(
-        """() => [...document.querySelectorAll('main *')]
-        .filter((e) => !e.closest('.scroll, .picture') && e.getBoundingClientRect().right > innerWidth + 1)
-        .map((e) => e.outerHTML.slice(0, 80))"""
-    )
+    beyond = page.evaluate("""() => [...document.querySelectorAll('main *')]
+        .filter((e) => !e.closest('.scroll, .picture'))
+        .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
+        .map((e) => e.outerHTML.slice(0, 80))""")
     assert beyond == []
     smallest = page.evaluate(
-        "Math.min(...[...document.querySelectorAll('main p, main td')].map((e) => parseFloat(getComputedStyle(e).fontSize)))"
+        "Math.min(...[...document.querySelectorAll('main p, main td')].map((e) =>"
+        " parseFloat(getComputedStyle(e).fontSize)))"
     )
     assert smallest >= 12
 
@@ -349,7 +357,8 @@ def test_keys_reach_everything_and_show_where_they_are(visit, report):
         page.keyboard.press("Tab")
         kind = page.evaluate(
             """() => { const e = document.activeElement, s = getComputedStyle(e);
-            return e === document.body ? '' : `${e.className || e.name || e.tagName}|${s.outlineStyle}` }"""
+            const name = e.className || e.name || e.tagName;
+            return e === document.body ? '' : `${name}|${s.outlineStyle}` }"""
         )
         if not kind:
             break
@@ -384,7 +393,8 @@ def test_it_prints_whole_and_without_controls(visit, report, tmp_path):
     expect(page.locator(".panels canvas").first).to_be_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     cut = page.evaluate(
-        "[...document.querySelectorAll('.scroll')].filter((e) => getComputedStyle(e).overflowX !== 'visible').length"
+        "[...document.querySelectorAll('.scroll')].filter((e) => getComputedStyle(e).overflowX !=="
+        " 'visible').length"
     )
     assert cut == 0
 

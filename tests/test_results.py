@@ -25,7 +25,7 @@ def values(level):
 
 
 # Contenders
-# -----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_runs_that_differ_in_seed_or_tuned_setting_are_one_contender(tmp_path):
@@ -75,7 +75,9 @@ def test_variants_stand_in_where_the_method_itself_was_not_run(tmp_path):
 
 
 def test_validation_alone_chooses(tmp_path):
-    """The setting with the worst test scores is chosen if validation says so, and a NaN never is."""
+    """The setting with the worst test scores is chosen if validation says so, and a NaN
+    never is.
+    """
     write_run(
         tmp_path, "good-on-test", "ls", settings={"alpha": 0.1}, val_dice=0.7, scores=values(0.9)
     )
@@ -98,7 +100,7 @@ def test_only_the_chosen_setting_needs_test_scores(tmp_path):
 
 
 # Values
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_seeds_are_averaged_per_case(tmp_path):
@@ -232,13 +234,15 @@ def test_bins_of_seeds_are_added(tmp_path):
     assert bins["mean_logits"].tolist() == [[1.0, 0.0], [0.0, pytest.approx((3 * 1 + 4 * 2) / 3)]]
     with pytest.raises(
         UserError,
-        match="s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first",
+        match=(
+            "s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"
+        ),
     ):
         found.bins(found.contenders[0], calibrator="ts")
 
 
 # Refusals
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def refused(tmp_path, message, *folders):

@@ -129,9 +129,9 @@ ROOMS = (
     "metrics",
     "calibrators",
     "networks",
-    "results",
-    "ranking",
-    "tables",
+    "compare",
+    "compare.ranking",
+    "compare.tables",
     "figures",
     "report",
 )
@@ -140,12 +140,12 @@ ALONE = [
         "corruptions.corrupt",
         "config.run_settings",
         "training.train",
-        "inference.open_run",
-        "evaluation.evaluate",
+        "predictors.run.open_run",
+        "scoring.evaluate",
     ),
     *(
-        "posthoc.calibrate",
-        "prediction.predict",
+        "fitting.calibrate",
+        "predicting.predict",
         "data.prepare.prepare",
         "data.catalog.DATASETS",
         "study.plan.read_plan",
@@ -157,7 +157,12 @@ ALONE = [
         "calibrators.CALIBRATORS",
         "networks.NETWORKS",
     ),
-    *("corruptions.CORRUPTIONS", "tables.TABLES", "figures.table.FIGURES", "types.UserError"),
+    *(
+        "corruptions.CORRUPTIONS",
+        "compare.tables.TABLES",
+        "figures.table.FIGURES",
+        "types.UserError",
+    ),
 ]
 
 

@@ -133,7 +133,7 @@ def names(plan, section=None):
 
 
 # Plans
-# ----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_the_paper_s_plan(cases):
@@ -242,7 +242,8 @@ def test_single_cells_keep_their_names(cases):
 def test_a_run_file_is_a_plan(cases, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(
-        f'data = "{cases.root}"\nseed = 1\n[loss]\nname = "mbls"\nmargin = 5.0\n[machine]\ncpus = 3\ngpus = 0.5\n'
+        f'data = "{cases.root}"\nseed = 1\n[loss]\nname = "mbls"\nmargin = 5.0\n[machine]\ncpus ='
+        " 3\ngpus = 0.5\n"
     )
     plan = read_plan(path)
     assert names(plan) == ["mbls-margin5-unet-s1"]
@@ -258,8 +259,9 @@ def test_a_run_file_is_a_plan(cases, tmp_path):
 def test_the_same_cell_in_two_sections_is_one(cases, tmp_path):
     path = tmp_path / "p.toml"
     path.write_text(
-        '[studies.a]\nloss = { name = "mbls", margin = 10 }\n[studies.a.after]\ncalibrators = ["ts"]\n'
-        '[studies.b]\nloss = "mbls"\n[studies.b.after]\ncorruptions = ["blur:1.50", "blur:0"]\n'
+        '[studies.a]\nloss = { name = "mbls", margin = 10 }\n[studies.a.after]\ncalibrators ='
+        ' ["ts"]\n[studies.b]\nloss = "mbls"\n[studies.b.after]\ncorruptions = ["blur:1.50",'
+        ' "blur:0"]\n'
     )
     (cell,) = read_plan(path, data=str(cases.root)).cells
     assert cell.sections == ("a", "b")
@@ -369,7 +371,7 @@ def test_more_mistakes(cases, tmp_path):
 
 
 # A study
-# --------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_a_study_leaves_what_it_promises(done, cases, tmp_path):
@@ -635,7 +637,7 @@ def test_validation_of_one_fold_has_no_say_in_another(tmp_path):
 
 
 # When things go wrong
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_a_failed_cell_keeps_its_sentence_and_the_others_go_on(done, cases, plan_file, tmp_path):
@@ -821,7 +823,7 @@ def test_a_missing_ray_is_named(cases, tmp_path, monkeypatch):
 
 
 # GPUs
-# -----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -872,7 +874,9 @@ def test_more_cells_than_gpus_are_refused(gpus):
     gpus(2)
     with pytest.raises(
         UserError,
-        match=r"4 cells at a time with 1 GPU each need more than CUDA finds here \(2\); lower --work",
+        match=(
+            r"4 cells at a time with 1 GPU each need more than CUDA finds here \(2\); lower --work"
+        ),
     ):
         start_engine(workers=4, gpus=1)
     with pytest.raises(
@@ -917,7 +921,8 @@ def test_a_process_sees_what_it_is_told():
 import os
 from types import SimpleNamespace
 from segcal.study import engines
-engines.import_module = lambda name: SimpleNamespace(work=lambda job: os.environ.get("CUDA_VISIBLE_DEVICES"))
+seen = lambda job: os.environ.get("CUDA_VISIBLE_DEVICES")
+engines.import_module = lambda name: SimpleNamespace(work=seen)
 for devices in (None, "GPU-3", ""):
     engines._child(None, devices, SimpleNamespace(send=lambda seen: print(f"[{seen}]"), close=int))
 """
@@ -929,7 +934,7 @@ for devices in (None, "GPU-3", ""):
 
 
 # Estimates
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_durations_are_those_of_a_slow_simulation():
@@ -1001,7 +1006,7 @@ def test_without_a_terminal_every_line_says_how_far_all_are(capsys):
 
 
 # The command line, in real processes
-# ----------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def command(cases, plan_file, out, *more):

@@ -90,7 +90,7 @@ def study(tmp_path_factory):
 
 
 # Means, intervals, marks
-# ----------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_the_discriminative_table(study):
@@ -114,12 +114,12 @@ def test_the_discriminative_table(study):
             assert (cell.value, cell.low, cell.high) == pytest.approx(tuple(expected.loc[row.key]))
             assert cell.n == values[row.key].count()
     assert (
-        "Mean over 12 test cases ± half of the 95% bootstrap interval over 6 patients (2,000 samples)."
-        in table.notes
+        "Mean over 12 test cases ± half of the 95% bootstrap interval over 6 patients (2,000"
+        " samples)." in table.notes
     )
     assert (
-        "Bold is the best, underlined the second, counting a missed case as the worst distance anyone had."
-        in table.notes
+        "Bold is the best, underlined the second, counting a missed case as the worst distance"
+        " anyone had." in table.notes
     )
     assert (
         "Bold is the best mean, underlined the second." in TABLES["calibration"](study).notes
@@ -252,8 +252,8 @@ def test_an_invented_object_is_charged_and_a_rightly_empty_case_is_not(absent):
     assert ls_asd.value < ce_asd.value  # where both have a distance
     assert [cell.best for cell in (ce_dice, ce_asd, ls_dice, ls_asd)] == [True, True, False, False]
     assert (
-        "Bold is the better, counting a missed case as the worst distance anyone had and an empty case as perfect."
-        in (table.notes)
+        "Bold is the better, counting a missed case as the worst distance anyone had and an empty"
+        " case as perfect." in (table.notes)
     )
     assert (
         "Empty: the number of cases in which the object is not there and rightly left out"
@@ -328,7 +328,7 @@ def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
 
 
 # Other tables
-# ---------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_posthoc_has_a_column_per_calibrator_and_says_who_lacks_it(study):
@@ -607,7 +607,7 @@ def _pairs(names):
 
 
 # The paper's values
-# ---------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_published_values_stand_beside(study, tmp_path):
@@ -635,7 +635,7 @@ def test_published_values_stand_beside(study, tmp_path):
 
 
 # Odd sets of runs
-# -----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def test_one_method_only(tmp_path):
@@ -775,7 +775,7 @@ def test_ranks_over_several_data_sets(two):
 
 
 # Text
-# -----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 ODD = Table(
     "odd_key",

@@ -289,7 +289,10 @@ def full_disk(size):
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
     path, writer = tmp_path / "last.ckpt", callbacks.Checkpoints()
     writer.save_checkpoint({"epoch": 1}, path)
-    message = "cannot write .*last.ckpt: File too large; make room, and the same command goes on from the epoch before"
+    message = (
+        "cannot write .*last.ckpt: File too large; make room, and the same command goes on from the"
+        " epoch before"
+    )
     with full_disk(1 << 20), pytest.raises(UserError, match=message):
         writer.save_checkpoint({"epoch": 2, "weights": torch.zeros(1 << 20)}, path)
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
@@ -466,7 +469,7 @@ def test_orders_are_seeded_and_shared_out(monkeypatch):
 
 
 # Real processes
-# -------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 SEGCAL = Path(sys.executable).parent / "segcal"
 
@@ -489,7 +492,10 @@ def timed(out):
 
 
 ENDS = {
-    "cuda": "import torch; raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')",
+    "cuda": (
+        "import torch; raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00"
+        " GiB.')"
+    ),
     "cpu": "import torch; torch.empty(1 << 50)",
     "numpy": "import numpy; numpy.zeros(1 << 50)",
     "disk": "import errno; raise OSError(errno.ENOSPC, 'No space left on device')",
@@ -520,8 +526,14 @@ def test_what_the_machine_lacks_is_said_in_one_sentence(kind, monkeypatch, capsy
 
 def test_windows_has_losses_and_metrics_and_is_told_of_wsl():
     """Without the modules that only Unix has."""
-    code = "import sys; sys.modules |= dict(fcntl=None, resource=None); sys.argv = ['segcal', 'train', 'x']; "
-    code += "from segcal.losses import LOSSES; from segcal.metrics import CalibrationScores; CalibrationScores(2); "
+    code = (
+        "import sys; sys.modules |= dict(fcntl=None, resource=None); sys.argv = ['segcal', 'train',"
+        " 'x']; "
+    )
+    code += (
+        "from segcal.losses import LOSSES; from segcal.metrics import CalibrationScores;"
+        " CalibrationScores(2); "
+    )
     done = run([sys.executable, "-c", code + "from segcal.cli import main; main()"])
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(

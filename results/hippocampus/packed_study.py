@@ -169,7 +169,10 @@ class Study:
 
     def against(self, a: str, b: str, metric: str) -> str:
         """Two means and the p of their difference: `0.098 against 0.142 (p = 0.003)`."""
-        return f"{self.value(a, metric)} against {self.value(b, metric)} ({self.over_cases(a, b, metric)})"
+        return (
+            f"{self.value(a, metric)} against {self.value(b, metric)}"
+            f" ({self.over_cases(a, b, metric)})"
+        )
 
     @cache  # noqa: B019
     def by_seed(self, metric: str, corruption: str = "") -> pd.DataFrame:

@@ -22,11 +22,16 @@ def noise(strength: float = NOISE[-1]) -> str:
 
 
 def versus_table(studies: Mapping[str, Study], one: str, other: str, *, published: bool) -> str:
-    """A method against another: means, change and tests in every study, and in the paper if wanted."""
+    """A method against another: means, change and tests in every study, and in the paper if
+    wanted.
+    """
     corrected = {one, other} <= set(SEVEN)
     rows = []
     for metric in ("ece", "cece", "dice", "asd"):
-        head = f"**{METRICS[metric].label}** {METRICS[metric].arrow}, {LOSSES[one].label} → {LOSSES[other].label}"
+        head = (
+            f"**{METRICS[metric].label}** {METRICS[metric].arrow}, {LOSSES[one].label} →"
+            f" {LOSSES[other].label}"
+        )
         rows += [
             [head],
             ["change"],

@@ -47,7 +47,9 @@ class Trainings:
         return int(next(iter(self.results.runs.values()))["settings"]["training"]["epochs"])
 
     def seconds(self) -> float:
-        """What an epoch took, the median over all runs: single ones had to wait for something else."""
+        """What an epoch took, the median over all runs: single ones had to wait for
+        something else.
+        """
         return float(
             np.median([value for run in self.results.runs for value in self.curve(run, "seconds")])
         )
@@ -109,7 +111,8 @@ class Trainings:
     def kept_ece(self, key: str, setting: str = "") -> str:
         """The validation ECE of a setting at the epochs that were kept, mean over seeds."""
         c = self._contender(key)
-        return f"{np.mean([self.results.runs[run]['best']['val_ece'] for run in c.runs_tried[setting or c.setting]]):.3f}"
+        runs = c.runs_tried[setting or c.setting]
+        return f"{np.mean([self.results.runs[run]['best']['val_ece'] for run in runs]):.3f}"
 
     def late_eces(self, key: str, setting: str = "") -> list[float]:
         """This ECE of each run of a setting; of the chosen one if none is named."""
@@ -144,7 +147,9 @@ class Trainings:
         return [setting for setting in settings if setting in c.runs_tried]
 
     def late_range(self, several: Sequence[str], b: str, settings: Sequence[str]) -> str:
-        """The lowest and the highest p of several contenders against the chosen setting of another."""
+        """The lowest and the highest p of several contenders against the chosen setting of
+        another.
+        """
         found = [
             p for a in several for p in self.late_p(a, b, self._tried(a, settings), same=False)
         ]

@@ -108,7 +108,8 @@ def run_settings(
     """Settings from a TOML file, then `key=value` overrides, then explicit values (those that are
     not None).
 
-    >>> run_settings({"data": "cases/x"}, overrides=["loss.name=mbls", "loss.margin=5", "training.epochs=2"]).loss.settings
+    >>> overrides = ["loss.name=mbls", "loss.margin=5", "training.epochs=2"]
+    >>> run_settings({"data": "cases/x"}, overrides=overrides).loss.settings
     {'margin': 5}
     """
     merged: dict[str, Any] = _read(config) if config is not None else {}
@@ -169,7 +170,10 @@ def _sentence(error: ValidationError) -> str:
         )
     if first["type"] == "model_type" and key in ("loss", "network"):
         return f"{key} is a section; name one with {key}.name={first['input']}"
-    return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {json.dumps(first['input'], default=str)}"
+    return (
+        f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got"
+        f" {json.dumps(first['input'], default=str)}"
+    )
 
 
 def _near(key: str) -> list[str]:

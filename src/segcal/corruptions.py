@@ -111,7 +111,9 @@ def blur(image: Tensor, severity: float, generator: Generator) -> Tensor:
 
 
 def _blur_matrix(size: int, sigma: float) -> Tensor:
-    """The blur of a line of `size` voxels as a matrix; unlike a convolution it works at any size."""
+    """The blur of a line of `size` voxels as a matrix; unlike a convolution it works at any
+    size.
+    """
     reach = math.ceil(4 * sigma)
     offsets = torch.arange(-reach, reach + 1)
     kernel = torch.exp(-0.5 * (offsets.double() / sigma) ** 2)

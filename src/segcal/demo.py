@@ -57,7 +57,8 @@ def run_demo(
     ).cases
     wanted = read_plan(plan, data=str(cases.root))
     says(
-        f"2/4 {len(wanted.cells)} networks, {workers} at a time; validation chooses; then TS, LTS and noise on test"
+        f"2/4 {len(wanted.cells)} networks, {workers} at a time; validation chooses; then TS, LTS"
+        " and noise on test"
     )
     said = run_study(wanted, out / "study", workers=workers, watch=watch)
     if said["failed"]:

@@ -78,7 +78,8 @@ def cache_logits(
     ids = cases.split("val", run.settings.fold)
     if not ids:
         raise UserError(
-            f"{cases.name} has no validation case in fold {run.settings.fold}; a calibrator is fitted on those alone"
+            f"{cases.name} has no validation case in fold {run.settings.fold}; a calibrator is"
+            " fitted on those alone"
         )
     for i, id in enumerate(ids, start=1):
         np.save(folder / f"{id}.npy", run.logits(volume(cases, id)[0]).numpy(), allow_pickle=False)

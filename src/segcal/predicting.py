@@ -65,7 +65,8 @@ def predict(
         ):
             if any(known.get(key) != value for key, value in about.items()):
                 raise UserError(
-                    f"{out} has another prediction of {name!r}; choose another --out, or --again to replace it"
+                    f"{out} has another prediction of {name!r}; choose another --out, or --again to"
+                    " replace it"
                 )
             summaries[name] = known
             continue
@@ -117,7 +118,8 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
     there too: they look like further channels, and a wrong number of channels must not go by
     unseen.
 
-    >>> {k: [p.name for p in v] for k, v in grouped([Path("a_0001.nii"), Path("a_0000.nii"), Path("b.mha")], 2).items()}
+    >>> cases = grouped([Path("a_0001.nii"), Path("a_0000.nii"), Path("b.mha")], 2)
+    >>> {k: [p.name for p in v] for k, v in cases.items()}
     {'a': ['a_0000.nii', 'a_0001.nii'], 'b': ['b.mha']}
     """
     groups: dict[str, dict[int, Path]] = defaultdict(dict)
@@ -130,7 +132,8 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
             name, number = stem, -1  # the whole case
         if number in groups[name]:
             raise UserError(
-                f"{path} and {groups[name][number]} would both be case {name!r}; predict them into two folders"
+                f"{path} and {groups[name][number]} would both be case {name!r}; predict them into"
+                " two folders"
             )
         groups[name][number] = path
     for name, files in groups.items():
@@ -138,7 +141,8 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
             listed = ", ".join(sorted(p.name for p in files.values()))
             needs = f"{n_channels} channels, from _0000 on" if n_channels > 1 else "one channel"
             raise UserError(
-                f"case {name!r} has the files {listed} where this run needs {needs}; name other cases otherwise"
+                f"case {name!r} has the files {listed} where this run needs {needs}; name other"
+                " cases otherwise"
             )
     return {
         name: tuple(path for _, path in sorted(files.items())) for name, files in groups.items()

@@ -173,7 +173,8 @@ def data_of(run: Run, cases: CaseSet | None = None) -> CaseSet:
     cases.check_content()
     if cases.info["checksum"] != run.info["data"]["checksum"]:
         raise UserError(
-            f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train again"
+            f"{cases.root} has changed since {run.root} was trained; prepare it as it was, or train"
+            " again"
         )
     return cases
 
@@ -255,7 +256,9 @@ def _region_rows(
 
 
 def _narrow(pred: Tensor, label: Tensor, n_classes: int) -> tuple[Tensor, Tensor, int]:
-    """Both as bytes, which are looked at eight times as fast, and what `IGNORE` has become by that."""
+    """Both as bytes, which are looked at eight times as fast, and what `IGNORE` has become
+    by that.
+    """
     if n_classes > IGNORE % 256:
         return pred, label, IGNORE
     return pred.to(torch.uint8), label.to(torch.uint8), IGNORE % 256

@@ -64,7 +64,8 @@ def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> Non
     expected = (scores.shape[0], *scores.shape[2:])
     if labels.shape != expected:
         raise UserError(
-            f"labels must have shape {expected} for {name} of shape {tuple(scores.shape)}; got {tuple(labels.shape)}"
+            f"labels must have shape {expected} for {name} of shape {tuple(scores.shape)}; got"
+            f" {tuple(labels.shape)}"
         )
 
 

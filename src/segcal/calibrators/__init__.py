@@ -3,8 +3,8 @@ table `CALIBRATORS`.
 
 >>> import torch
 >>> from segcal.calibrators import fit
->>> logits, labels, image = torch.tensor([[4.0, 0.0]]).repeat(10, 1), torch.tensor([0] * 8 + [1] * 2), torch.zeros(10, 1)
->>> fitted = fit("ts", lambda: [(logits, labels, image)])
+>>> logits, labels = torch.tensor([[4.0, 0.0]]).repeat(10, 1), torch.tensor([0] * 8 + [1] * 2)
+>>> fitted = fit("ts", lambda: [(logits, labels, torch.zeros(10, 1))])
 >>> fitted(logits).softmax(1)[0]
 tensor([0.8000, 0.2000])
 """
@@ -100,6 +100,7 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     for name, wanted in (expect or {}).items():
         if identity.get(name) != wanted:
             raise UserError(
-                f"{stem} was fitted on {name} {identity.get(name)!r}, not {wanted!r}; fit it there first"
+                f"{stem} was fitted on {name} {identity.get(name)!r}, not {wanted!r}; fit it there"
+                " first"
             )
     return Fitted(key, CALIBRATORS[key].apply, tensors, content)

@@ -50,17 +50,20 @@ def read(stem: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         version, digest = content["format"], content.pop("sha256")
     except FileNotFoundError as error:
         raise UserError(
-            f"there is no fitted calibrator {stem} ({error.filename} is missing); fit it first, with segcal calibrate"
+            f"there is no fitted calibrator {stem} ({error.filename} is missing); fit it first,"
+            " with segcal calibrate"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{stem}.json is damaged; fit the calibrator again") from None
     if version != FORMAT:
         raise UserError(
-            f"{stem}.json has format {version}, this segcal reads {FORMAT}; fit the calibrator again"
+            f"{stem}.json has format {version}, this segcal reads {FORMAT}; fit the calibrator"
+            " again"
         )
     if digest != _digest(data, content):
         raise UserError(
-            f"{stem}.json or {stem}.safetensors was changed after it was written; fit the calibrator again"
+            f"{stem}.json or {stem}.safetensors was changed after it was written; fit the"
+            " calibrator again"
         )
     try:
         return safetensors.torch.load(data), content

@@ -50,7 +50,8 @@ class Fitted:
         if logits.ndim < 2 or logits.shape[1] != n_classes:
             shape = tuple(logits.shape)
             raise UserError(
-                f"this {self.key} was fitted on {n_classes} classes, (N, {n_classes}, *S); got shape {shape}"
+                f"this {self.key} was fitted on {n_classes} classes, (N, {n_classes}, *S); got"
+                f" shape {shape}"
             )
         wide = widest(logits)  # the type first: some devices have no float64
         parameters = {
@@ -112,7 +113,8 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         n_classes = n_classes or logits.shape[1]
         if logits.shape[1] != n_classes:
             raise UserError(
-                f"every batch must have the same classes; got {n_classes} and then {logits.shape[1]}"
+                f"every batch must have the same classes; got {n_classes} and then"
+                f" {logits.shape[1]}"
             )
         check_labels(labels, n_classes, IGNORE)
         refuse_probabilities(logits)

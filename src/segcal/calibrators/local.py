@@ -51,7 +51,8 @@ def lts(
     to stop early. Never worse than uncalibrated logits on the data that it is fitted on, and it
     cannot change the label map.
 
-    >>> logits, labels = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6), torch.zeros(4, 6, 6).long()
+    >>> logits = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6)
+    >>> labels = torch.zeros(4, 6, 6).long()
     >>> labels[0] = 1
     >>> fitted = lts(lambda: [(logits, labels, torch.zeros(4, 1, 6, 6))], epochs=80)
     >>> [round(fitted.facts()[name], 1) for name in ("nll_before", "nll_after")]
@@ -260,7 +261,8 @@ def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         known = known or here
         if here != known:
             raise UserError(
-                f"every batch must have the same numbers of classes and channels; got {known} and then {here}"
+                f"every batch must have the same numbers of classes and channels; got {known} and"
+                f" then {here}"
             )
         yield (
             logits.detach().float().cpu(),

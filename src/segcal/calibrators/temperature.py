@@ -17,8 +17,14 @@ from segcal.types import check_range
 
 MAX_PASSES = 60  # twice what bisection alone would take
 
-AT_LOWEST = f"the temperature ran into its lower bound {LOWEST:g}: these logits separate the labels (almost) perfectly"
-AT_HIGHEST = f"the temperature ran into its upper bound {HIGHEST:g}: these logits say (almost) nothing about the labels"
+AT_LOWEST = (
+    f"the temperature ran into its lower bound {LOWEST:g}: these logits separate the labels"
+    " (almost) perfectly"
+)
+AT_HIGHEST = (
+    f"the temperature ran into its upper bound {HIGHEST:g}: these logits say (almost) nothing about"
+    " the labels"
+)
 FLAT = (
     "the NLL does not depend on the temperature: these logits are all equal, or certain and right"
 )

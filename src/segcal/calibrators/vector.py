@@ -143,10 +143,12 @@ def _warnings(point: Point, of_temperature: tuple[str, ...], passes: int) -> lis
     for k, (scale, bias) in enumerate(zip(*point.theta.reshape(2, -1).tolist(), strict=True)):
         if point.share[k] == 0:
             found.append(
-                f"class {k} has no voxel here: only the ridge holds its scale {scale:.3g} and bias {bias:.3g}"
+                f"class {k} has no voxel here: only the ridge holds its scale {scale:.3g} and bias"
+                f" {bias:.3g}"
             )
         elif not (0 < scale <= HIGHEST and abs(bias) <= HIGHEST):
             found.append(
-                f"class {k} ran away to scale {scale:.3g} and bias {bias:.3g}: only the ridge holds it"
+                f"class {k} ran away to scale {scale:.3g} and bias {bias:.3g}: only the ridge"
+                " holds it"
             )
     return found

@@ -26,8 +26,11 @@ def compare(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this, and may be repeated: discriminative, calibration, ranking, tests, seeds, posthoc, penalty, "
-            "robustness, backbones or selection."
+            help=(
+                "Only this, and may be repeated: discriminative, calibration, ranking, tests,"
+                " seeds, posthoc, penalty, "
+                "robustness, backbones or selection."
+            )
         ),
     ] = None,
     format: Annotated[str, typer.Option(help="terminal, csv, markdown or latex.")] = "terminal",

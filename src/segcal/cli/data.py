@@ -138,7 +138,8 @@ def prepare(
         show(facts | {"fresh": done.fresh}, Table(), as_json)
         return
     print(
-        f"{done.cases.root}: {facts['cases']} cases ({counts}), classes {', '.join(done.cases.classes)}"
+        f"{done.cases.root}: {facts['cases']} cases ({counts}), classes"
+        f" {', '.join(done.cases.classes)}"
     )
     print("prepared" if done.fresh else "already prepared; nothing to do")
 
@@ -172,7 +173,8 @@ def phantom(
         partial.replace(to)
     except (OSError, RuntimeError) as error:
         raise UserError(
-            f"cannot write to {to} ({getattr(error, 'strerror', None) or 'writing failed'}); make room there"
+            f"cannot write to {to} ({getattr(error, 'strerror', None) or 'writing failed'}); make"
+            " room there"
         ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -245,7 +247,8 @@ def download(
     row = DATASETS[name]
     if row.archive is None:
         raise UserError(
-            f"{name} has no open address; ask for access at {row.homepage or 'segcal prepare phantom (built in)'}"
+            f"{name} has no open address; ask for access at"
+            f" {row.homepage or 'segcal prepare phantom (built in)'}"
         )
     with bar(DownloadColumn()) as shown:
         task = shown.add_task(f"downloading {name}", total=None)

@@ -282,7 +282,8 @@ def predict(
         if about.get("unseen_share"):
             share = f"{100 * about['unseen_share']:.2g} %"
             print(
-                f"note: {name}: the network did not look at {share} of the image; confidence is 0 there",
+                f"note: {name}: the network did not look at {share} of the image; confidence is 0"
+                " there",
                 file=sys.stderr,
             )
     show(done, table, as_json)

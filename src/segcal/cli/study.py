@@ -15,8 +15,14 @@ from rich.table import Table
 from segcal.cli.app import AsJson, app, show
 from segcal.study.watch import State, Watch
 
-GPUS = "GPUs of a cell, or a share of one, or 0; by default one where there are any, on a cluster none."
-LAST_OF = "A study with the same trainings, whose last epochs are taken instead of training again. May be repeated."
+GPUS = (
+    "GPUs of a cell, or a share of one, or 0; by default one where there are any, on a cluster"
+    " none."
+)
+LAST_OF = (
+    "A study with the same trainings, whose last epochs are taken instead of training again. May be"
+    " repeated."
+)
 SHOWN = (
     "trains",
     "scores",
@@ -64,7 +70,9 @@ def study(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out a plan: many runs, settings chosen by validation, the chosen ones scored on test."""
+    """Carry out a plan: many runs, settings chosen by validation, the chosen ones scored on
+    test.
+    """
     from segcal.study import engines
 
     if not ray:

@@ -52,8 +52,10 @@ def best(means: Mapping[str, float]) -> str:
 def as_text(chosen: Mapping[int, str]) -> str:
     """What the folds chose, to be printed: one setting, or each with the number of its folds.
 
-    >>> as_text({0: "margin=5", 1: "margin=5"}), as_text({0: "margin=5", 1: "margin=8", 2: "margin=8"})
-    ('margin=5', 'margin=8 (2 folds), margin=5 (1 fold)')
+    >>> as_text({0: "margin=5", 1: "margin=5"})
+    'margin=5'
+    >>> as_text({0: "margin=5", 1: "margin=8", 2: "margin=8"})
+    'margin=8 (2 folds), margin=5 (1 fold)'
     """
     counts = Counter(chosen.values()).most_common()
     if len(counts) == 1:

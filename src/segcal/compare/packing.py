@@ -60,7 +60,8 @@ def _check_target(to: Path) -> None:
     )
     if others:
         raise UserError(
-            f"{to} also holds {others[0]}, which would be lost; move it away, or choose another --out"
+            f"{to} also holds {others[0]}, which would be lost; move it away, or choose another"
+            " --out"
         )
 
 

@@ -155,7 +155,8 @@ def _check_run(folder: Path, info: Mapping[str, Any]) -> None:
         whole = False
     if not whole:
         raise UserError(
-            f"{folder / 'run.json'} is damaged, or of another version; train the run again, or leave it out"
+            f"{folder / 'run.json'} is damaged, or of another version; train the run again, or"
+            " leave it out"
         )
 
 
@@ -166,7 +167,8 @@ def _check_data(runs: Mapping[str, dict[str, Any]]) -> None:
         other = first.setdefault(data["name"], name)
         if runs[other]["data"]["checksum"] != data["checksum"]:
             raise UserError(
-                f"{name} and {other} were trained on different preparations or splits of {data['name']}; compare runs on one"
+                f"{name} and {other} were trained on different preparations or splits of"
+                f" {data['name']}; compare runs on one"
             )
 
 
@@ -184,12 +186,14 @@ def _check_protocol(runs: Mapping[str, dict[str, Any]]) -> None:
             other = first.setdefault(key, name)
             if _with_defaults(runs[other], part) != _with_defaults(info, part):
                 raise UserError(
-                    f"{name} and {other} differ in their {part} settings; compare runs of one protocol"
+                    f"{name} and {other} differ in their {part} settings; compare runs of one"
+                    " protocol"
                 )
         other = first.setdefault((data, "machine"), name)
         if _effective(runs[other]) != _effective(info):
             raise UserError(
-                f"{name} and {other} differ in precision or number of processes (batch); compare runs of one kind"
+                f"{name} and {other} differ in precision or number of processes (batch); compare"
+                " runs of one kind"
             )
 
 
@@ -248,7 +252,9 @@ def _contenders(runs: Mapping[str, dict[str, Any]], *, complete: bool) -> Iterat
 
 
 def _split_settings(method: str, settings: Mapping[str, Any]) -> tuple[str, str]:
-    """The settings that the paper tunes, and those others that differ from their defaults, as text."""
+    """The settings that the paper tunes, and those others that differ from their defaults,
+    as text.
+    """
     defaults = LOSSES[method].settings
     tunable = {key for row in LOSSES[method].grid for key in row}
     full = defaults | dict(settings)
@@ -288,7 +294,8 @@ def _check_repeats(
         repeats.add(tuple(sorted(seeds)))
     if len(repeats) > 1:
         raise UserError(
-            f"the settings of {method} were run with different seeds or folds; run each with the same ones"
+            f"the settings of {method} were run with different seeds or folds; run each with the"
+            " same ones"
         )
 
 
@@ -301,7 +308,8 @@ def _check_networks(contenders: Sequence[Contender]) -> None:
         every = set().union(*keys.values())
         dataset, missing = next((d, sorted(every - k)) for d, k in keys.items() if every - k)
         raise UserError(
-            f"{dataset} has no run of {', '.join(missing)}; compare one data set, or run what is missing"
+            f"{dataset} has no run of {', '.join(missing)}; compare one data set, or run what is"
+            " missing"
         )
 
 
@@ -310,7 +318,8 @@ def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
     table = pd.DataFrame(read_rows(path), columns=[*COLUMNS, "value"]).assign(run=name)
     if table.isna().any(axis=None) or table.duplicated(list(COLUMNS)).any():
         raise UserError(
-            f"{path} is damaged: rows are there twice or in part; run segcal evaluate --again on the run"
+            f"{path} is damaged: rows are there twice or in part; run segcal evaluate --again on"
+            " the run"
         )
     try:
         table["value"] = np.array(
@@ -325,7 +334,8 @@ def _scores(name: str, info: dict[str, Any]) -> pd.DataFrame:
     own = {"dataset": info["data"]["name"], "method": info["settings"]["loss"]["name"]}
     if any((table[column] != value).any() for column, value in own.items()):
         raise UserError(
-            f"{path} is of another run, as its data set or method says; run segcal evaluate --again on this one"
+            f"{path} is of another run, as its data set or method says; run segcal evaluate --again"
+            " on this one"
         )
     patients = info["patients"] or {}
     table["patient"] = table["case"].map(lambda case: patients.get(case, case))
@@ -374,13 +384,16 @@ def _check_scores(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None
         other, theirs = first.setdefault(c.dataset, (c, own))
         if own != theirs:
             raise UserError(
-                f"{c.key} ({', '.join(c.runs)}) and {other.key} ({', '.join(other.runs)}) were scored on different test "
-                f"cases; run the folds that are missing, or segcal evaluate --again"
+                f"{c.key} ({', '.join(c.runs)}) and {other.key} ({', '.join(other.runs)}) were"
+                " scored on different test cases; run the folds that are missing, or segcal"
+                " evaluate --again"
             )
 
 
 def _check_values(scores: pd.DataFrame) -> None:
-    """Every chosen run must have the main metrics of every test case, and not all without a value."""
+    """Every chosen run must have the main metrics of every test case, and not all without a
+    value.
+    """
     clean = _clean(scores)
     for name, rows in clean[clean["case"] != "pooled"].groupby("run"):
         n_cases = rows["case"].nunique()
@@ -388,9 +401,11 @@ def _check_values(scores: pd.DataFrame) -> None:
             values = rows.loc[(rows["metric"] == metric) & rows["class"].isin(kinds), "value"]
             if len(values) < n_cases:
                 raise UserError(
-                    f"{name} lacks {METRICS[metric].label} of some test cases; run segcal evaluate --again on it"
+                    f"{name} lacks {METRICS[metric].label} of some test cases; run segcal evaluate"
+                    " --again on it"
                 )
             if metric in ("dice", "ece") and values.isna().all():
                 raise UserError(
-                    f"{name} has no value of {METRICS[metric].label} in any test case; look at its predictions"
+                    f"{name} has no value of {METRICS[metric].label} in any test case; look at its"
+                    " predictions"
                 )

@@ -21,7 +21,9 @@ MAIN_NETWORK = "unet"
 
 @dataclass(frozen=True)
 class Contender:
-    """What is compared: a loss on a network and a data set, at the setting that validation chose."""
+    """What is compared: a loss on a network and a data set, at the setting that validation
+    chose.
+    """
 
     key: str  # "mbls", "mbls penalty=l2", "transunet mbls"
     label: str  # "MbLS", "MbLS (penalty l2)", "MbLS, TransUNet"
@@ -149,7 +151,9 @@ class Results:
         return table[[c.key for c in self.on(dataset) if found.issuperset(c.runs)]]
 
     def lacking(self, contenders: Sequence[Contender], **condition: str) -> tuple[str, ...]:
-        """The runs of contenders that were not scored under a condition, such as `calibrator="ts"`."""
+        """The runs of contenders that were not scored under a condition, such as
+        `calibrator="ts"`.
+        """
         found = set(self.rows(**condition)["run"])
         return tuple(run for c in contenders for run in c.runs if run not in found)
 
@@ -223,7 +227,9 @@ def _bins(path: Path, run: str, what: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """What both have, added; fine bins of different number, from different versions, are left out."""
+    """What both have, added; fine bins of different number, from different versions, are
+    left out.
+    """
     total: dict[str, Any] = {}
     for key, mine in a.items():
         if (

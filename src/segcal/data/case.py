@@ -32,7 +32,8 @@ def prepare_case(
     if label.GetSize() != images[0].GetSize():
         shapes = f"{label.GetSize()} and {images[0].GetSize()}"
         raise UserError(
-            f"{raw.labels[0]} and {raw.images[0]} have different sizes {shapes}; a label map must fit its image"
+            f"{raw.labels[0]} and {raw.images[0]} have different sizes {shapes}; a label map must"
+            " fit its image"
         )
     same_place = Grid.of(label).close_to(original)
     label.CopyInformation(images[0])
@@ -83,7 +84,9 @@ def fingerprints(raw: RawCase, root: Path) -> dict[str, dict[str, Any]]:
 def prepared_image(
     images: list[sitk.Image], recipe: Recipe, orientation: str | None
 ) -> tuple[NDArray[np.float32], Grid]:
-    """Channels on one grid -> the array (D, C, H, W) that a network sees, and the grid it lies on."""
+    """Channels on one grid -> the array (D, C, H, W) that a network sees, and the grid it
+    lies on.
+    """
     turned = [oriented(scaled(image, recipe.window), orientation, recipe.axis) for image in images]
     grid = target_grid(Grid.of(turned[0]), recipe)
     arrays = [sitk.GetArrayFromImage(on_grid(image, grid, labels=False)) for image in turned]
@@ -104,12 +107,13 @@ def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk
     for path, image in parts:
         if image.GetSize() != first.GetSize():
             raise UserError(
-                f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()}; channels must align"
+                f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()};"
+                " channels must align"
             )
         if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
             raise UserError(
-                f"{path} and {paths[0]} have different spacing, origin or direction; resample one to the other's grid, "
-                "or correct its header"
+                f"{path} and {paths[0]} have different spacing, origin or direction; resample one"
+                " to the other's grid, or correct its header"
             )
         wide = sitk.Cast(image, sitk.sitkFloat32)
         if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
@@ -127,7 +131,8 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
         shapes = {array.shape for array in arrays}
         if len(shapes) > 1:
             raise UserError(
-                f"{raw.labels[0]} and the other masks of its case have different sizes {sorted(shapes)}"
+                f"{raw.labels[0]} and the other masks of its case have different sizes"
+                f" {sorted(shapes)}"
             )
         values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
     else:

@@ -90,7 +90,10 @@ DATASETS: dict[str, Source] = {
         classes=("RV", "MYO", "LV"),
         recipe=Recipe(size=(224, 224)),
         split=(70, 10, 20),
-        layout="[training/]patient001/{Info.cfg, patient001_frame01.nii.gz, patient001_frame01_gt.nii.gz, ...}",
+        layout=(
+            "[training/]patient001/{Info.cfg, patient001_frame01.nii.gz,"
+            " patient001_frame01_gt.nii.gz, ...}"
+        ),
         licence="CC BY-NC-SA 4.0",
         homepage="https://www.creatis.insa-lyon.fr/Challenge/acdc/",
         citation="Bernard et al., IEEE TMI 37(11), 2018, doi:10.1109/TMI.2018.2837502",
@@ -103,11 +106,16 @@ DATASETS: dict[str, Source] = {
         recipe=Recipe(crop=(48, 240, 240)),
         split=(5, 1, 1),
         leave_one_out=True,
-        layout="training/1/{pre/{reg_T1,reg_IR,FLAIR}.nii.gz, segm.nii.gz}, or MRBrainS13's "
-        "TrainingData/1/{T1,T1_IR,T2_FLAIR,LabelsForTesting}.nii",
+        layout=(
+            "training/1/{pre/{reg_T1,reg_IR,FLAIR}.nii.gz, segm.nii.gz}, or MRBrainS13's "
+            "TrainingData/1/{T1,T1_IR,T2_FLAIR,LabelsForTesting}.nii"
+        ),
         licence="on request, for research",
         homepage="https://mrbrains18.isi.uu.nl",
-        citation="Kuijf and Bennink, MR Brain Segmentation Challenge 2018 Data, DataverseNL, doi:10.34894/E0U32Q",
+        citation=(
+            "Kuijf and Bennink, MR Brain Segmentation Challenge 2018 Data, DataverseNL,"
+            " doi:10.34894/E0U32Q"
+        ),
     ),
     "flare": Source(
         readers.flare,
@@ -143,7 +151,9 @@ DATASETS: dict[str, Source] = {
         layout="Case00.mhd, Case00.raw, Case00_segmentation.mhd, Case00_segmentation.raw",
         licence="free after registration",
         homepage="https://promise12.grand-challenge.org",
-        citation="Litjens et al., Medical Image Analysis 18(2), 2014, doi:10.1016/j.media.2013.12.002",
+        citation=(
+            "Litjens et al., Medical Image Analysis 18(2), 2014, doi:10.1016/j.media.2013.12.002"
+        ),
     ),
     "prostate": Source(
         readers.decathlon,
@@ -177,7 +187,10 @@ DATASETS: dict[str, Source] = {
         patients_named=False,  # 780 images of 600 people
         recipe=Recipe(size=(256, 256)),
         split=(445, 65, 137),
-        layout="Dataset_BUSI_with_GT/{benign,malignant}/benign (1).png, benign (1)_mask.png, benign (1)_mask_1.png, ...",
+        layout=(
+            "Dataset_BUSI_with_GT/{benign,malignant}/benign (1).png, benign (1)_mask.png, benign"
+            " (1)_mask_1.png, ..."
+        ),
         licence="free for research",
         homepage="https://scholar.cu.edu.eg/?q=afahmy/pages/dataset",
         citation="Al-Dhabyani et al., Data in Brief 28:104863, 2020, doi:10.1016/j.dib.2019.104863",
@@ -201,10 +214,10 @@ def source_of(name: str, root: Path) -> Source:
     if not (root / "dataset.json").is_file():
         known = ", ".join(DATASETS)
         raise UserError(
-            f"{root} has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout; name a known set "
-            f"({known}), or put images into imagesTr as X_0000.nii.gz, label maps into labelsTr as X.nii.gz, and beside "
-            'them a dataset.json: {"channel_names": {"0": "MRI"}, "labels": {"background": 0, "organ": 1}, '
-            '"file_ending": ".nii.gz"}'
+            f"{root} has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout;"
+            f" name a known set ({known}), or put images into imagesTr as X_0000.nii.gz, label maps"
+            ' into labelsTr as X.nii.gz, and beside them a dataset.json: {"channel_names": {"0":'
+            ' "MRI"}, "labels": {"background": 0, "organ": 1}, "file_ending": ".nii.gz"}'
         )
     values = readers.description(root)
     if "channel_names" in values:
@@ -247,7 +260,8 @@ def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> S
     labels = values.get("labels")
     if not isinstance(labels, dict) or not isinstance(channels, dict) or not channels:
         raise UserError(
-            f"{root / 'dataset.json'} must have labels and channels (channel_names or modality) as objects"
+            f"{root / 'dataset.json'} must have labels and channels (channel_names or modality) as"
+            " objects"
         )
     try:
         if all(str(key).isdigit() for key in labels):
@@ -261,13 +275,15 @@ def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> S
         ) from None
     if not all(str(key).isdigit() for key in channels):
         raise UserError(
-            f'{root / "dataset.json"}: channels must be numbered, as in {{"0": "CT"}}; got {channels}'
+            f'{root / "dataset.json"}: channels must be numbered, as in {{"0": "CT"}}; got'
+            f" {channels}"
         )
     ignore = parts.pop("ignore", (None,))[0]
     used = sorted({value for v in parts.values() for value in v} - {0})
     if len(used) >= 255:
         raise UserError(
-            f"{root / 'dataset.json'} names {len(used)} foreground labels; at most 254 can be stored"
+            f"{root / 'dataset.json'} names {len(used)} foreground labels; at most 254 can be"
+            " stored"
         )
     if not used:
         raise UserError(f"{root / 'dataset.json'} names no foreground label; got {labels}")

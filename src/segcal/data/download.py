@@ -140,13 +140,13 @@ def _check_by_hand(job: _Job) -> None:
     found = job.digest(job.archive)
     if found != job.expected:  # not ours to remove
         raise UserError(
-            f"{job.archive} is damaged or another file ({job.algorithm} {found}, expected {job.expected}); "
-            "delete it and run again to download it anew"
+            f"{job.archive} is damaged or another file ({job.algorithm} {found}, expected"
+            f" {job.expected}); delete it and run again to download it anew"
         )
 
 
 # Fetching
-# -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def _fetch(job: _Job, progress: Progress) -> None:
@@ -164,14 +164,15 @@ def _fetch(job: _Job, progress: Progress) -> None:
             progress(have, total)
     if total is not None and have < total:  # http.client takes a closed connection for the end
         raise UserError(
-            f"the connection was lost after {have} of {total} bytes; run again to resume, or {job.by_hand}"
+            f"the connection was lost after {have} of {total} bytes; run again to resume, or"
+            f" {job.by_hand}"
         )
     found = job.digest(job.part)
     if found != job.expected:
         job.part.unlink()
         raise UserError(
-            f"the download of {job.url} was damaged ({job.algorithm} {found}, expected {job.expected}) and removed; "
-            f"run again to download it anew, or {job.by_hand}"
+            f"the download of {job.url} was damaged ({job.algorithm} {found}, expected"
+            f" {job.expected}) and removed; run again to download it anew, or {job.by_hand}"
         )
 
 
@@ -254,7 +255,7 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int | None, int | None]
 
 
 # Unpacking
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 class _Member(NamedTuple):

@@ -98,7 +98,8 @@ def read(path: Path) -> sitk.Image:
     """Any whole image that SimpleITK reads."""
     if path.is_dir():
         raise UserError(
-            f"{path} is a folder where an image file is expected; turn a DICOM series into a NIfTI file first"
+            f"{path} is a folder where an image file is expected; turn a DICOM series into a NIfTI"
+            " file first"
         )
     if not path.is_file():
         raise UserError(f"{path} is missing")
@@ -258,5 +259,7 @@ def from_array(array: NDArray[Any], grid: Grid) -> sitk.Image:
 
 
 def restored(array: NDArray[Any], prepared: Grid, original: Grid, *, labels: bool) -> sitk.Image:
-    """A prediction (z, y, x) on the prepared grid, back in the geometry of the file it came from."""
+    """A prediction (z, y, x) on the prepared grid, back in the geometry of the file it came
+    from.
+    """
     return on_grid(from_array(array, prepared), original, labels=labels)

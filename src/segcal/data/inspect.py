@@ -28,9 +28,11 @@ def summary(cases: CaseSet) -> dict[str, Any]:
     return {
         "name": cases.name,
         "cases": len(records),
-        "patients": len({record["patient"] for record in records.values()})
-        if cases.info.get("patients_known", True)
-        else None,
+        "patients": (
+            len({record["patient"] for record in records.values()})
+            if cases.info.get("patients_known", True)
+            else None
+        ),
         "folds": cases.n_folds,
         "splits": {name: len(cases.split(name)) for name in ("train", "val", "test")},
         "shape": {"min": shapes.min(0).tolist(), "max": shapes.max(0).tolist()},
@@ -75,17 +77,20 @@ def warnings(cases: CaseSet) -> list[str]:
             found.append(f"{id} has an empty label map")
         if record["label_elsewhere"]:
             found.append(
-                f"{id}: image and label geometry differ (spacing, origin or direction); the image's is used"
+                f"{id}: image and label geometry differ (spacing, origin or direction); the image's"
+                " is used"
             )
         if record["reoriented"]:
             found.append(f"{id} was turned to the orientation of the other cases")
     if counts_pixels(cases):
         found.append(
-            "pictures do not say how large a pixel is; distances will count pixels of the original, not mm"
+            "pictures do not say how large a pixel is; distances will count pixels of the original,"
+            " not mm"
         )
     if not cases.info.get("patients_known", True):
         found.append(
-            "no file says which cases are of one patient, so each counts as its own; if some are, use --patients FILE"
+            "no file says which cases are of one patient, so each counts as its own; if some are,"
+            " use --patients FILE"
         )
     for ids in same.values():
         if len(ids) > 1:

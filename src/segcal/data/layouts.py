@@ -44,7 +44,7 @@ def write_layout(
 
 
 # One writer per layout
-# ----------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def acdc(root: Path, cases: Iterable[Phantom]) -> None:
@@ -129,7 +129,9 @@ def prostate(root: Path, cases: Iterable[Phantom]) -> None:
 
 
 def hippocampus(root: Path, cases: Iterable[Phantom]) -> None:
-    """Decathlon Task04, 3D: the body is 1 Anterior, the core 2 Posterior, the satellite background."""
+    """Decathlon Task04, 3D: the body is 1 Anterior, the core 2 Posterior, the satellite
+    background.
+    """
     stems = (f"hippocampus_{number:03d}" for number in count(1))
     _write_decathlon(
         root, stems, cases, modality=("MRI",), labels=("background", "Anterior", "Posterior")
@@ -143,7 +145,9 @@ def msd(root: Path, cases: Iterable[Phantom]) -> None:
 
 
 def nnunet(root: Path, cases: Iterable[Phantom]) -> None:
-    """Anyone's data in the raw layout of nnU-Net v2, two channels, with the phantom's own classes."""
+    """Anyone's data in the raw layout of nnU-Net v2, two channels, with the phantom's own
+    classes.
+    """
     n_cases = 0
     for index, case in enumerate(cases):
         for c, channel in enumerate(case.image):
@@ -215,7 +219,7 @@ N_CHANNELS = dict.fromkeys(LAYOUTS, 1) | {
 
 
 # What the writers share
-# ---------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def _recoded(label: Label, body: int, core: int, satellite: int) -> Label:

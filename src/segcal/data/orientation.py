@@ -1,4 +1,6 @@
-"""Which way a slice is shown: turned to lie as radiologists read it, with the letters of its edges."""
+"""Which way a slice is shown: turned to lie as radiologists read it, with the letters of
+its edges.
+"""
 
 from __future__ import annotations
 

@@ -153,7 +153,9 @@ def _blob(
     *,
     roughness: float,
 ) -> Array:
-    """Signed distance to an ellipsoid whose surface is dented and bulged by a smooth random field."""
+    """Signed distance to an ellipsoid whose surface is dented and bulged by a smooth random
+    field.
+    """
     # A blob of two voxels' radius around a voxel's centre cannot fall between the slices. The small
     # step aside keeps the distance defined at that voxel.
     near = [

@@ -146,7 +146,8 @@ def _job(
         raise UserError(f"say where the raw data of {name} is, with --from")
     if not root.is_dir():
         raise UserError(
-            f"there is no folder {root}; --from takes the data set's folder as downloaded and unpacked"
+            f"there is no folder {root}; --from takes the data set's folder as downloaded and"
+            " unpacked"
         )
     root = Path(os.path.normpath(root))  # as the paths that readers find in it
     source = source_of(name, root)
@@ -154,7 +155,8 @@ def _job(
     raw = source.reader(root)
     if not raw:
         raise UserError(
-            f"found no case in {root}; expected {source.layout or 'imagesTr and labelsTr beside dataset.json'}"
+            f"found no case in {root}; expected"
+            f" {source.layout or 'imagesTr and labelsTr beside dataset.json'}"
         )
     twice = [id for id, n in Counter(case.id for case in raw).items() if n > 1]
     if twice:
@@ -204,13 +206,15 @@ def _existing(job: _Job) -> Prepared:
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
         raise UserError(
-            f"{job.target} was prepared with another {', '.join(differ)}; --again replaces it, another --to keeps both"
+            f"{job.target} was prepared with another {', '.join(differ)}; --again replaces it,"
+            " another --to keeps both"
         )
     moved = [] if "phantom" in job.settings else _moved(job, cases)
     if moved:
         listed = ", ".join(moved[:5]) + (f" and {len(moved) - 5} more" if len(moved) > 5 else "")
         raise UserError(
-            f"sources of {job.target} have changed since it was prepared ({listed}); --again prepares it anew"
+            f"sources of {job.target} have changed since it was prepared ({listed}); --again"
+            " prepares it anew"
         )
     for id in cases.ids:
         for kind, size in cases.case(id)["bytes"].items():
@@ -266,7 +270,8 @@ def _each_case(
             yield futures[future], future.result()
     except BrokenProcessPool:
         raise StoppedError(
-            "a worker was killed, probably for lack of memory; run again with fewer --workers to go on"
+            "a worker was killed, probably for lack of memory; run again with fewer --workers to"
+            " go on"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

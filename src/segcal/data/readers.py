@@ -162,7 +162,8 @@ def decathlon(root: Path) -> list[RawCase]:
     pairs = description(root).get("training")
     if not isinstance(pairs, list):
         raise UserError(
-            f"{root / 'dataset.json'} has no list called training, so it is not the Decathlon's layout"
+            f"{root / 'dataset.json'} has no list called training, so it is not the Decathlon's"
+            " layout"
         )
     files = _channels(root / "imagesTr") if pairs else {}
     cases = []
@@ -171,7 +172,8 @@ def decathlon(root: Path) -> list[RawCase]:
             image, label = (_inside(root, pair[key]) for key in ("image", "label"))
         except (KeyError, TypeError):
             raise UserError(
-                f"{root / 'dataset.json'}: each entry of training must have image and label; got {pair}"
+                f"{root / 'dataset.json'}: each entry of training must have image and label; got"
+                f" {pair}"
             ) from None
         id = _stem(image)
         images = (image,) if image.is_file() else tuple(files.get(id, ())) or (image,)
@@ -204,7 +206,9 @@ def description(root: Path) -> dict[str, Any]:
 
 
 def _files(root: Path, pattern: str) -> list[Path]:
-    """Sorted, without hidden files and folders (macOS leaves `._` and `__MACOSX` ones in archives)."""
+    """Sorted, without hidden files and folders (macOS leaves `._` and `__MACOSX` ones in
+    archives).
+    """
     return sorted(
         p
         for p in root.rglob(pattern)

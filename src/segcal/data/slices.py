@@ -127,7 +127,9 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """Slices by the batch: an item is what a list of indices and a seed for augmentation ask for."""
+    """Slices by the batch: an item is what a list of indices and a seed for augmentation
+    ask for.
+    """
 
     def __init__(self, slices: Slices) -> None:
         self.slices = slices
@@ -161,8 +163,8 @@ def _files(cases: CaseSet, id: str) -> tuple[SliceFile, SliceFile]:
     if not fits or image.dtype != np.float32 or label.dtype != np.uint8:
         got = f"{image.dtype} {image.shape} and {label.dtype} {label.shape}"
         raise UserError(
-            f"case {id!r} of {cases.name} must be float32 (D, C, H, W) and uint8 (D, H, W); got {got}; "
-            "prepare the data set again with --again"
+            f"case {id!r} of {cases.name} must be float32 (D, C, H, W) and uint8 (D, H, W); got"
+            f" {got}; prepare the data set again with --again"
         )
     return SliceFile.of(image), SliceFile.of(label)
 

@@ -30,7 +30,8 @@ def by_patient(patient_of: Mapping[str, str], sizes: tuple[int, int, int], seed:
     n = len(patients)
     if n < len(NAMES):
         raise UserError(
-            f"a split into train, val and test needs at least 3 patients; got {n}: add some, or give a --split file"
+            f"a split into train, val and test needs at least 3 patients; got {n}: add some, or"
+            " give a --split file"
         )
     n_val, n_test = (
         sizes[i] if n == sum(sizes) else max(1, round(n * sizes[i] / sum(sizes))) for i in (1, 2)
@@ -72,7 +73,8 @@ def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
         isinstance(value, str) and value for value in values.values()
     ):
         raise UserError(
-            f'{path} must be a JSON object of cases and their patients, as in {{"scan_001": "anna"}}'
+            f'{path} must be a JSON object of cases and their patients, as in {{"scan_001":'
+            ' "anna"}'
         )
     unknown = sorted(set(values) - ids)
     if unknown:
@@ -95,7 +97,8 @@ def from_file(path: Path, patient_of: Mapping[str, str], left_out: set[str]) -> 
     ]
     if not folds or not all(fits):
         raise UserError(
-            f"{path} must be a JSON object with the lists train, val and test, or a list of such objects"
+            f"{path} must be a JSON object with the lists train, val and test, or a list of such"
+            " objects"
         )
     return [_checked(path, fold, patient_of, left_out) for fold in folds]
 
@@ -117,12 +120,14 @@ def _checked(
         unknown = [id for id in ids if id not in cases_of]
         if unknown:
             raise UserError(
-                f"{path} names {unknown[0]!r} in {name}, which is no case or patient of this data set"
+                f"{path} names {unknown[0]!r} in {name}, which is no case or patient of this"
+                " data set"
             )
         split[name] = sorted({case for id in ids for case in cases_of[id]})
         for case in split[name]:
             if role.setdefault(patient_of[case], name) != name:
                 raise UserError(
-                    f"{path} puts patient {patient_of[case]!r} in both {role[patient_of[case]]} and {name}"
+                    f"{path} puts patient {patient_of[case]!r} in both {role[patient_of[case]]} and"
+                    f" {name}"
                 )
     return split

@@ -59,7 +59,7 @@ def _classes(results: Results, dataset: str, metric: str) -> list[str]:
 
 
 # Radar and ranks
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def radar(results: Results, dataset: str) -> Figure | None:
@@ -151,7 +151,7 @@ def _sum_ranks(results: Results, datasets: Sequence[str]) -> pd.DataFrame:
 
 
 # Scores over conditions
-# -----------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def dice_vs_ece(results: Results, dataset: str) -> Figure | None:
@@ -257,7 +257,9 @@ def backbones(results: Results, dataset: str) -> Figure | None:
 
 
 def objectives(results: Results, dataset: str) -> Figure | None:
-    """CE and MbLS with and without Dice: a bar per data set, or per class where there is but one."""
+    """CE and MbLS with and without Dice: a bar per data set, or per class where there is
+    but one.
+    """
     methods = ("ce", "ce_dice", "mbls", "mbls_dice")
     chosen = [c for c in results.main(dataset) if c.method in methods and not c.variant]
     if len(chosen) < 2 or not any(c.method.endswith("_dice") for c in chosen):

@@ -1,4 +1,6 @@
-"""Curves: noise that grows, settings that are tried, voxels that are left out, epochs that go by."""
+"""Curves: noise that grows, settings that are tried, voxels that are left out, epochs that
+go by.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,9 @@ def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, key: str) -> list[str]
 
 
 def _setting_name(settings: Sequence[str]) -> str:
-    """The name that all settings share, if each is one number: `margin=5`, `margin=8` -> `margin`."""
+    """The name that all settings share, if each is one number: `margin=5`, `margin=8` ->
+    `margin`.
+    """
     names = {text.partition("=")[0] for text in settings}
     single = all(text.count("=") == 1 for text in settings)
     return names.pop() if len(names) == 1 and single else ""

@@ -21,7 +21,8 @@ right).
 def bin_ece(bins: BinSums) -> float:
     r"""Expected calibration error of binned voxels, $\sum_b |C_b - H_b| / N$; NaN without voxels.
 
-    >>> bin_ece({"count": np.array([2.0, 2.0]), "conf": np.array([0.8, 1.8]), "hit": np.array([1.0, 1.0])})
+    >>> count, conf, hit = np.array([2.0, 2.0]), np.array([0.8, 1.8]), np.array([1.0, 1.0])
+    >>> bin_ece({"count": count, "conf": conf, "hit": hit})
     0.25
     """
     total = float(np.sum(bins["count"]))
@@ -51,7 +52,9 @@ def aurc(bins: BinSums) -> float:
     rate $r$, the sum of $(E + r (n - M)) / n$ is $r c + (E - r M) (H_{M+c} - H_M)$, where harmonic
     numbers are digamma's. NaN without voxels.
 
-    >>> aurc({"count": np.array([1.0, 1.0]), "hit": np.array([0.0, 1.0])})  # the unsure voxel is wrong: (0/1 + 1/2) / 2
+    The unsure voxel is wrong, (0/1 + 1/2) / 2:
+
+    >>> aurc({"count": np.array([1.0, 1.0]), "hit": np.array([0.0, 1.0])})
     0.25
     """
     kept, errors = _cumulated(bins)
@@ -85,7 +88,9 @@ class Oval:
 
 
 def spread_oval(points: Floats, level: float = 0.5) -> Oval | None:
-    """Where a share `level` of points (N, 2) lies if they are normal; `None` for fewer than three."""
+    """Where a share `level` of points (N, 2) lies if they are normal; `None` for fewer than
+    three.
+    """
     return _oval(points, chi2.ppf(level, 2)) if len(points) >= 3 else None
 
 
@@ -126,9 +131,10 @@ def outward(
     An axis spans at least 5 % of its largest value, so that methods which are practically the same
     look the same.
 
-    >>> scaled, ends = outward(pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]}), {"ECE": "lower", "DSC": "higher"})
-    >>> scaled["ECE"].round(2).tolist(), ends["ECE"].round(2).tolist(), ends["DSC"].round(2).tolist()
-    ([1.0, 0.25], [0.2, 0.1], [0.76, 0.8])
+    >>> means = pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]})
+    >>> scaled, ends = outward(means, {"ECE": "lower", "DSC": "higher"})
+    >>> scaled["ECE"].round(2).tolist(), ends.round(2).values.tolist()
+    ([1.0, 0.25], [[0.2, 0.76], [0.1, 0.8]])
     """
     scaled, ends = (
         values.astype(float),

@@ -178,6 +178,7 @@ def open_cases(root: Path) -> CaseSet:
         raise UserError(f"{path} is damaged; prepare the data set again with --again") from None
     if version != FORMAT:
         raise UserError(
-            f"{path} has format {version}, this segcal reads {FORMAT}; prepare the data set again with --again"
+            f"{path} has format {version}, this segcal reads {FORMAT}; prepare the data set again"
+            " with --again"
         )
     return CaseSet(root, info)

@@ -124,7 +124,8 @@ def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
     """
     if info.get("packed"):
         raise UserError(
-            f"{root} is a packed copy of a run, for comparing alone; use the run itself, or another --out"
+            f"{root} is a packed copy of a run, for comparing alone; use the run itself, or another"
+            " --out"
         )
 
 

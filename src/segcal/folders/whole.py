@@ -20,7 +20,8 @@ try:
     import fcntl
 except ModuleNotFoundError:
     raise UserError(
-        "on Windows segcal has only its losses and metrics; for all else run it in WSL (wsl --install)"
+        "on Windows segcal has only its losses and metrics; for all else run it in WSL (wsl"
+        " --install)"
     ) from None
 
 

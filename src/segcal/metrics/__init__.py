@@ -3,7 +3,8 @@ classes.
 
 >>> import torch
 >>> from segcal import metrics
->>> logits, labels = torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]), torch.tensor([[1, 1]])  # two voxels, two classes
+>>> logits = torch.tensor([[[0.0, 0.0], [9.0, 9.0]]])  # two classes, two voxels
+>>> labels = torch.tensor([[1, 1]])
 >>> round(metrics.ece(metrics.reliability(logits, labels)).item(), 4)
 0.0001
 >>> metrics.dice(metrics.label_map(logits), labels, n_classes=2)

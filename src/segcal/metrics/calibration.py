@@ -26,7 +26,9 @@ CHUNK = (
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """Sums per bin (last axis): how many, of what total confidence, of which how many were right."""
+    """Sums per bin (last axis): how many, of what total confidence, of which how many were
+    right.
+    """
 
     count: Tensor
     conf: Tensor
@@ -82,7 +84,8 @@ class Reliability:
     def coarser(self, n_bins: int = N_BINS) -> Reliability:
         """The same voxels in fewer bins, each the union of equally many of these.
 
-        >>> fine = reliability(torch.tensor([[0.0, 3.0], [2.0, 0.0]]), torch.tensor([1, 1]), n_bins=150)
+        >>> logits = torch.tensor([[0.0, 3.0], [2.0, 0.0]])
+        >>> fine = reliability(logits, torch.tensor([1, 1]), n_bins=150)
         >>> print(f"{ece(fine.coarser(15)):.4f}")
         0.4641
         """
@@ -152,7 +155,8 @@ def reliability_of_probs(
     low, high = (value.item() for value in probs.aminmax())
     if not (low >= 0 and high <= 1.001):
         raise UserError(
-            f"probs must lie in [0, 1]; got values from {low:g} to {high:g}: for logits use `reliability`"
+            f"probs must lie in [0, 1]; got values from {low:g} to {high:g}: for logits use"
+            " `reliability`"
         )
     total = Reliability.zero(probs.shape[1], _bin_number(n_bins), probs.device)
     for part, truth in _chunks(probs, labels, mask, ring, ignore_index):

@@ -31,7 +31,9 @@ _BINS = ("count", "conf", "hit")
 
 
 class _Scores(torchmetrics.Metric):
-    """What the classes share: sums, and per-case values of which NaN ones are left out of the mean."""
+    """What the classes share: sums, and per-case values of which NaN ones are left out of
+    the mean.
+    """
 
     full_state_update = False
     case_sum: Tensor
@@ -71,7 +73,8 @@ class _Scores(torchmetrics.Metric):
         check_arrays(scores, labels)
         if scores.shape[1] != self.n_classes:
             raise UserError(
-                f"this metric was made for {self.n_classes} classes; got shape {tuple(scores.shape)}"
+                f"this metric was made for {self.n_classes} classes; got shape"
+                f" {tuple(scores.shape)}"
             )
 
     def _add_case(self, values: Tensor) -> None:
@@ -171,7 +174,8 @@ class OverlapScores(_Scores):
     `dice_pooled` counts voxels over all cases. `distances=False` leaves out what takes longest.
 
     >>> scores = OverlapScores(n_classes=3)
-    >>> scores.update(torch.tensor([[[0.0, 1.0], [9.0, 0.0], [0.0, 0.0]]]), torch.tensor([[1, 0]]), spacing=(1.0,))
+    >>> logits = torch.tensor([[[0.0, 1.0], [9.0, 0.0], [0.0, 0.0]]])
+    >>> scores.update(logits, torch.tensor([[1, 0]]), spacing=(1.0,))
     Traceback (most recent call last):
     segcal.types.UserError: surfaces takes the label maps of one case in 2D or 3D; got shape (2,)
     >>> logits = torch.tensor([[[[0.0, 1.0]], [[9.0, 0.0]], [[0.0, 0.0]]]])

@@ -72,7 +72,8 @@ def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index:
     check_range("n_classes", n_classes, 2)
     if pred.shape != labels.shape:
         raise UserError(
-            f"prediction and labels must have one shape; got {tuple(pred.shape)} and {tuple(labels.shape)}"
+            f"prediction and labels must have one shape; got {tuple(pred.shape)} and"
+            f" {tuple(labels.shape)}"
         )
     for name, values in (("prediction", pred), ("labels", labels)):
         if values.is_floating_point() or values.is_complex():

@@ -173,9 +173,9 @@ def mean_distance(distances: Tensor, gone: Tensor) -> Tensor:
 
     A mean over the others alone would reward leaving out the class that is hardest to find.
 
-    >>> mean_distance(torch.tensor([0.5, torch.nan]), torch.tensor([0, 0]))  # the second is in neither
+    >>> mean_distance(torch.tensor([0.5, torch.nan]), torch.tensor([0, 0]))  # in neither
     tensor(0.5000)
-    >>> mean_distance(torch.tensor([0.5, torch.nan]), torch.tensor([0, 1]))  # the second is in one only
+    >>> mean_distance(torch.tensor([0.5, torch.nan]), torch.tensor([0, 1]))  # in one only
     tensor(nan)
     """
     return distances.nanmean(-1).masked_fill((gone > 0).any(-1), torch.nan)

@@ -70,9 +70,9 @@ def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) 
     """A network of the table, with fresh weights, that gives logits (N, K, H, W) for images (N, C,
     H, W) of any size.
 
-    >>> build_network("unet3", 1, 2)
+    >>> build_network("unet3", 1, 2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    segcal.types.UserError: unknown network 'unet3'; choose one of unet, attention_unet, unetpp, transunet
+    segcal.types.UserError: unknown network 'unet3'; choose one of unet, ...
     """
     check_choice("network", name, tuple(NETWORKS))
     check_range("in_channels", in_channels, 1)

@@ -23,7 +23,8 @@ def published(dataset: str) -> pd.DataFrame:
     No rows if the paper did not use it.
 
     >>> rows = published("hippocampus")
-    >>> rows[(rows["table"] == "calibration") & (rows["method"] == "mbls")][["metric", "value"]].values.tolist()
+    >>> rows = rows[(rows["table"] == "calibration") & (rows["method"] == "mbls")]
+    >>> rows[["metric", "value"]].values.tolist()
     [['ece', 0.033], ['cece', 0.088]]
     >>> len(published("my-organs"))
     0

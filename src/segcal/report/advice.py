@@ -29,7 +29,10 @@ def advice(found: Findings, ranks: Overall) -> str:
     if found.n_patients < 2:
         text = f"One patient decides nothing; {name} did best over all metrics on this one."
     elif len(both) == 1:
-        text = f"{name}: no other is significantly better in {DICE} or {ECE}, and each of the others is beaten in one of them."
+        text = (
+            f"{name}: no other is significantly better in {DICE} or {ECE}, and each of the others"
+            " is beaten in one of them."
+        )
     elif len(both) == len(found.names):
         text = f"No method is significantly better than another in {DICE} or {ECE}. "
         text += f"{name} has the best mean rank per case; the simplest method is as good a choice."
@@ -53,7 +56,10 @@ def _then(found: Findings, keys: Sequence[str]) -> str:
         ]
         if helps:
             best = min(helps, key=lambda change: change.after)
-            text += f" {best.label} lowers the {ECE} of {found.names[key]} from {change_text(best.before, best.after)}."
+            text += (
+                f" {best.label} lowers the {ECE} of {found.names[key]} from"
+                f" {change_text(best.before, best.after)}."
+            )
         harms = [c for c in found.changes if c.contender == key and c.harms]
         if harms:
             numbers = listed(f"{c.label} from {change_text(c.before, c.after)}" for c in harms)

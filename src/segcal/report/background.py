@@ -20,7 +20,8 @@ from segcal.types import UserError
 
 PAPER = """@article{murugesan2023calibrating,
   title   = {Calibrating segmentation networks with margin-based label smoothing},
-  author  = {Murugesan, Balamurali and Liu, Bingyuan and Galdran, Adrian and Ben Ayed, Ismail and Dolz, Jose},
+  author  = {Murugesan, Balamurali and Liu, Bingyuan and Galdran, Adrian
+             and Ben Ayed, Ismail and Dolz, Jose},
   journal = {Medical Image Analysis},
   volume  = {87},
   pages   = {102826},
@@ -59,8 +60,11 @@ def _settings(name: str, info: dict[str, Any]) -> Iterator[tuple[str, str]]:
     best = info["best"]
     yield (
         "kept epoch",
-        f"{best['epoch']} of {chosen['training']['epochs']} (from 0): "
-        f"validation {METRICS['dice'].label} {best['val_dice']:.4f}, {METRICS['ece'].label} {best['val_ece']:.4f}",
+        (
+            f"{best['epoch']} of {chosen['training']['epochs']} (from 0): validation"
+            f" {METRICS['dice'].label} {best['val_dice']:.4f}, {METRICS['ece'].label}"
+            f" {best['val_ece']:.4f}"
+        ),
     )
     epochs = len(read_rows(Path(info["folder"]) / "log.csv"))
     yield (
@@ -114,9 +118,15 @@ def _splits(results: Results, dataset: str) -> str:
     try:
         cases = open_cases(Path(info["settings"]["data"]))
     except UserError:
-        return f"{tested} test cases scored; the prepared data are no longer there, so the other splits are not known"
+        return (
+            f"{tested} test cases scored; the prepared data are no longer there, so the other"
+            " splits are not known"
+        )
     if cases.info["checksum"] != info["data"]["checksum"]:
-        return f"{tested} test cases scored; the prepared data have changed since, so the other splits are not known"
+        return (
+            f"{tested} test cases scored; the prepared data have changed since, so the other splits"
+            " are not known"
+        )
     folds = sorted(
         {r["settings"]["fold"] for r in results.runs.values() if r["data"]["name"] == dataset}
     )

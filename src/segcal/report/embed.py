@@ -46,7 +46,7 @@ class Picture:
 
 
 # Tables
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def tables(results: Results, dataset: str, id: str, *, published: bool) -> Iterator[TableView]:
@@ -140,7 +140,7 @@ def case_tables(results: Results, dataset: str, id: str) -> list[TableView]:
 
 
 # Figures
-# --------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def figures(results: Results, dataset: str, id: str, keys: list[str]) -> Iterator[Picture]:

@@ -86,7 +86,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Gap:
-    """By how much a contender's mean confidence lies over its accuracy: positive is overconfident."""
+    """By how much a contender's mean confidence lies over its accuracy: positive is
+    overconfident.
+    """
 
     contender: str
     mean: Mean

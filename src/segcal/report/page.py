@@ -132,15 +132,18 @@ def _gradient(table: Sequence[int]) -> str:
 def _notes(viewer: dict[str, Any]) -> list[str]:
     """What is not shown."""
     notes = [
-        "Slices are cropped to what the reference or a method marks, with a margin. Confidence is before any calibrator."
+        "Slices are cropped to what the reference or a method marks, with a margin. Confidence is"
+        " before any calibrator."
     ]
     if any(case["step"] > 1 or case["across"] > 1 for case in viewer["cases"]):
         notes.append(
-            "Large cases are thinned out, so that the report stays small: not every slice or voxel is shown."
+            "Large cases are thinned out, so that the report stays small: not every slice or voxel"
+            " is shown."
         )
     if any(case["edges"].get("top") for case in viewer["cases"]):
         notes.append(
-            "Letters are the patient's right (R), left (L), front (A), back (P), head (S) and feet (I)."
+            "Letters are the patient's right (R), left (L), front (A), back (P), head (S) and feet"
+            " (I)."
         )
     if viewer["left_out"]:
         notes.append(f"Not shown: {listed(viewer['left_out'])}.")

@@ -1,4 +1,6 @@
-"""The outcome in words with numbers: who is best on what, is it sure, how stable, and what to use."""
+"""The outcome in words with numbers: who is best on what, is it sure, how stable, and what
+to use.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def summarise(found: Findings) -> Summary:
 
 
 # The leaders
-# ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def _data(found: Findings) -> str:
@@ -114,7 +116,10 @@ def _how_sure(found: Findings, own: Lead) -> str:
     if found.n_patients < 2:
         return "which one patient cannot make sure of"
     if own.contrary:
-        return f"though by the paired test {_whom(found, own.contrary, n)} {_is(own.contrary)} significantly better"
+        return (
+            f"though by the paired test {_whom(found, own.contrary, n)} {_is(own.contrary)}"
+            " significantly better"
+        )
     if len(own.beaten) == n:
         return f"significantly better than {_all_others(n)}"
     if not own.beaten:
@@ -137,31 +142,37 @@ def on_metric(found: Findings, own: Lead) -> str:
     sentences = [text]
     if METRICS[own.metric].of == "surfaces" and any(found.missed.values()):
         sentences.append(
-            "The means are over cases without a missed object; the order counts one as the worst distance"
+            "The means are over cases without a missed object; the order counts one as the worst"
+            " distance"
         )
     if own.metric in found.empty:
         sentences.append(
-            "The order counts an object that is rightly left out as perfect where another invents it"
+            "The order counts an object that is rightly left out as perfect where another"
+            " invents it"
         )
     if own.beaten:
         most = " at most" if len(own.beaten) > 1 else ""
         sentences.append(
-            f"The lead over {_whom(found, own.beaten, n)} is significant ({p_text(own.p_beaten)}{most})"
+            f"The lead over {_whom(found, own.beaten, n)} is significant"
+            f" ({p_text(own.p_beaten)}{most})"
         )
     if own.uneven:
         whom = _whom(found, own.uneven, n)
         sentences.append(
-            f"It has larger differences on its side, not more: in the median patient it is worse than {whom}"
+            "It has larger differences on its side, not more: in the median patient it is worse"
+            f" than {whom}"
         )
     if own.unsure and found.n_patients > 1:
         least = " at least" if len(own.unsure) > 1 else ""
         sentences.append(
-            f"The lead over {_whom(found, own.unsure, n)} is not significant ({p_text(own.p_unsure)}{least})"
+            f"The lead over {_whom(found, own.unsure, n)} is not significant"
+            f" ({p_text(own.p_unsure)}{least})"
         )
     if own.contrary:
         whom = _whom(found, own.contrary, n)
         sentences.append(
-            f"Its mean is better than that of {whom}, yet by the paired test it is significantly worse"
+            f"Its mean is better than that of {whom}, yet by the paired test it is significantly"
+            " worse"
         )
     if not math.isnan(own.stability):
         sentences.append(f"It is first in {share(own.stability)} of bootstrap samples")
@@ -180,12 +191,18 @@ def _overall(found: Findings, ranks: Overall) -> str:
     """The two ranks over all metrics, and how stable the first place is."""
     by_sum, by_case = _lowest(ranks.sums), _lowest(ranks.case_ranks)
     labels = listed(METRICS[m].label for m in found.leads)
-    text = f"Over {labels}, {_are(found, by_sum)} first by the sum of ranks ({ranks.sums[by_sum[0]]:g})"
+    text = (
+        f"Over {labels}, {_are(found, by_sum)} first by the sum of ranks"
+        f" ({ranks.sums[by_sum[0]]:g})"
+    )
     how = f"by the mean rank per case ({ranks.case_ranks[by_case[0]]:.2f})"
     text += f" and {how}." if by_sum == by_case else f", {_are(found, by_case)} first {how}."
     stable = ranks.stability[by_case[0]]
     if not math.isnan(stable):
-        text += f" By the mean rank, {found.names[by_case[0]]} stays first in {share(stable)} of bootstrap samples."
+        text += (
+            f" By the mean rank, {found.names[by_case[0]]} stays first in {share(stable)} of"
+            " bootstrap samples."
+        )
     return text
 
 
@@ -198,7 +215,7 @@ def _are(found: Findings, keys: Sequence[str]) -> str:
 
 
 # What holds for one method too
-# ----------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def _common_points(found: Findings) -> list[Point]:
@@ -223,9 +240,8 @@ def _confidence(found: Findings) -> str:
             (gap for gap in found.gaps if gap.side == side), key=lambda gap: -abs(gap.mean.value)
         )
         if own:
-            parts.append(
-                f"{word}: {listed(f'{found.names[gap.contender]} ({signed(gap.mean.value)})' for gap in own)}"
-            )
+            each = [f"{found.names[gap.contender]} ({signed(gap.mean.value)})" for gap in own]
+            parts.append(f"{word}: {listed(each)}")
     return f"Mean confidence less accuracy, over the foreground; {'; '.join(parts)}."
 
 
@@ -266,13 +282,19 @@ def _limits(found: Findings) -> str:
     epochs = listed(str(e) for e in found.epochs)
     text = f"All were trained for {epochs} {'epoch' if found.epochs == (1,) else 'epochs'}"
     if found.n_seeds == (1,):
-        text += " with one seed each: intervals and tests speak for other patients, not for training anew."
+        text += (
+            " with one seed each: intervals and tests speak for other patients, not for training"
+            " anew."
+        )
     else:
         text += (
             f", with {listed(str(n) for n in found.n_seeds)} seeds each, whose means are compared."
         )
     if found.others:
-        text += f" {listed(found.others)} stand in tables and figures of their own, not in this summary."
+        text += (
+            f" {listed(found.others)} stand in tables and figures of their own, not in this"
+            " summary."
+        )
     return text
 
 
@@ -289,7 +311,8 @@ def _weak(found: Findings) -> list[str]:
     if found.n_patients < 2:
         what = "test case" if found.n_cases == 1 else "patient"
         return [
-            f"There is one {what} only: no interval, test or stability can be computed, and the order means little."
+            f"There is one {what} only: no interval, test or stability can be computed, and the"
+            " order means little."
         ]
     thin = found.overall.hopeless if found.overall is not None else ()
     if thin and not set(found.leads) <= set(thin):
@@ -300,13 +323,14 @@ def _weak(found: Findings) -> list[str]:
     if thin:
         pairs = number_of(len(found.names) * (len(found.names) - 1) // 2, "pair")
         return [
-            f"With {found.n_patients} patients and {pairs} of methods no difference could be significant."
+            f"With {found.n_patients} patients and {pairs} of methods no difference could be"
+            " significant."
         ]
     return []
 
 
 # Tiles, and one method only
-# -------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 def _alone(found: Findings) -> str:

@@ -86,7 +86,8 @@ def viewer_data(
     shown, why = results.main(dataset)[:MOST_METHODS], chosen_cases(results, dataset, n_cases)
     if not why:
         raise UserError(
-            f"no case of {dataset} has a {METRICS['dice'].label} or {METRICS['ece'].label} to choose by"
+            f"no case of {dataset} has a {METRICS['dice'].label} or {METRICS['ece'].label} to"
+            " choose by"
         )
     info, rows = results.data(dataset), results.rows()
     opened: dict[str, Run] = {}

@@ -1,4 +1,6 @@
-"""What the page's tables are made of: words and numbers ready to print, and what to sort them by."""
+"""What the page's tables are made of: words and numbers ready to print, and what to sort
+them by.
+"""
 
 from __future__ import annotations
 

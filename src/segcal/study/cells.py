@@ -1,4 +1,6 @@
-"""Cells: the runs that a plan's sections mean, each named by what makes it differ, each only once."""
+"""Cells: the runs that a plan's sections mean, each named by what makes it differ, each
+only once.
+"""
 
 from __future__ import annotations
 
@@ -140,8 +142,8 @@ def _with_choices(cell: Cell, cells: Sequence[Cell], base: str) -> Cell:
     if len({other.contender for other in found}) != 1:
         why = "no section tries it" if not found else "it is tried in several ways"
         raise UserError(
-            f"section {cell.sections[0]} wants the chosen setting of {cell.settings.loss.name}, but {why} on {base} "
-            "with the same data, fold and training"
+            f"section {cell.sections[0]} wants the chosen setting of {cell.settings.loss.name}, but"
+            f" {why} on {base} with the same data, fold and training"
         )
     return replace(cell, choices=tuple(other.name for other in found))
 
@@ -205,7 +207,8 @@ def _tables(value: Any, family: str, default: str) -> list[dict[str, Any]]:
     for item in _listed(value):
         if not isinstance(item, (str, Mapping)):
             raise UserError(
-                f"{family} must be a name or {{ name = ..., ... }}, or a list of these; got {item!r}"
+                f"{family} must be a name or {{ name = ..., ... }}, or a list of these; got"
+                f" {item!r}"
             )
         table = {"name": item} if isinstance(item, str) else {"name": default} | dict(item)
         found += _product(table)
@@ -260,7 +263,8 @@ def _check(settings: RunSettings, cases: CaseSet) -> None:
     for split in ("train", "val", "test"):
         if not cases.split(split, settings.fold):
             raise UserError(
-                f"{cases.root} has no {split} case in fold {settings.fold}; a study needs all three splits"
+                f"{cases.root} has no {split} case in fold {settings.fold}; a study needs all three"
+                " splits"
             )
     _check_parts(
         _text([settings.loss.model_dump(), settings.network.model_dump()]),

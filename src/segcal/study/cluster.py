@@ -27,7 +27,9 @@ class LostError(Exception):
 
 
 class Ray:
-    """Tasks of a Ray cluster; run folders and data must lie on a path that all of its nodes share."""
+    """Tasks of a Ray cluster; run folders and data must lie on a path that all of its nodes
+    share.
+    """
 
     def __init__(self, address: str, cpus: int, gpus: float) -> None:
         try:
@@ -69,7 +71,8 @@ class Ray:
             if time.monotonic() > deadline:
                 text = " and ".join(f"{need:g} {key}" for key, need in wanted.items() if need)
                 raise UserError(
-                    f"no node of the Ray cluster has the {text} that a cell needs; ask for less per cell"
+                    f"no node of the Ray cluster has the {text} that a cell needs; ask for less per"
+                    " cell"
                 )
             time.sleep(TICK)
 

@@ -254,7 +254,8 @@ def start_engine(
     if ray:
         if workers is not None:
             raise UserError(
-                "--workers is for this machine; on a Ray cluster the cells' needs decide (--cpus-per-cell)"
+                "--workers is for this machine; on a Ray cluster the cells' needs decide"
+                " (--cpus-per-cell)"
             )
         cluster: Engine = import_module("segcal.study.cluster").Ray(ray, cpus, gpus or 0.0)
         return cluster
@@ -268,7 +269,8 @@ def start_engine(
     if len(places) < wanted:
         need = f"{wanted} cell{'s' if wanted > 1 else ''} at a time with {gpus:g} GPU each"
         raise UserError(
-            f"{need} need more than CUDA finds here ({len(names)}); lower --workers, or --gpus-per-cell (0: none)"
+            f"{need} need more than CUDA finds here ({len(names)}); lower --workers, or"
+            " --gpus-per-cell (0: none)"
         )
     return Local(len(places) if workers is None else workers, devices=places)
 

@@ -56,7 +56,8 @@ class Folder:
         if dropped:
             others = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
             raise UserError(
-                f"{self.root} is a study with other cells too ({dropped[0]}{others}); choose another --out"
+                f"{self.root} is a study with other cells too ({dropped[0]}{others}); choose"
+                " another --out"
             )
         cells = {cell.name: _plain(cell) for cell in plan.cells}
         write_json(
@@ -144,7 +145,8 @@ class Folder:
             elif cell.name in others:
                 what = _difference(others[cell.name], new)
                 raise UserError(
-                    f"{self.run(cell.name)} was started with {what}; choose another --out for this plan"
+                    f"{self.run(cell.name)} was started with {what}; choose another --out for this"
+                    " plan"
                 )
         return tuple(cell.renamed(names) for cell in cells)
 

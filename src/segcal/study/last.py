@@ -55,7 +55,8 @@ def trained_elsewhere(cells: Sequence[Cell], studies: Sequence[Path]) -> dict[st
     if not found:
         names = ", ".join(map(str, studies))
         raise UserError(
-            f"no training of this plan is in {names}; --last-of takes studies that differ in training.keep only"
+            f"no training of this plan is in {names}; --last-of takes studies that differ in"
+            " training.keep only"
         )
     return found
 
@@ -71,7 +72,8 @@ def take_last(run: Path, to: Path) -> None:
     epochs = info["settings"]["training"]["epochs"]
     if not rows or not checkpoint["epoch"] + 1 == int(rows[-1]["epoch"]) + 1 == epochs:
         raise UserError(
-            f"the last checkpoint of {run} is not of epoch {epochs}; leave --last-of out to train again"
+            f"the last checkpoint of {run} is not of epoch {epochs}; leave --last-of out to train"
+            " again"
         )
     state = checkpoint["state_dict"].items()
     weights = {

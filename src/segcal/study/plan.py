@@ -99,12 +99,14 @@ def read_plan(
     share = None if share is None and gpus is None else _amount("gpus", share, gpus, 0)
     if any(machine.get(key, 1) != 1 for key in ("devices", "nodes")):
         raise UserError(
-            "a cell is one process: leave machine.devices and machine.nodes at 1, and run more cells at a time"
+            "a cell is one process: leave machine.devices and machine.nodes at 1, and run more"
+            " cells at a time"
         )
     sections = _sections(raw | {"machine": machine}, only)
     if not any(section.get("data") for section in sections.values()):
         raise UserError(
-            "the plan names no data; give a prepared data set's folder with --data, or data in the plan"
+            "the plan names no data; give a prepared data set's folder with --data, or data in the"
+            " plan"
         )
     cells, varying = spread_out(sections)
     return Plan(name, _named(cells, names), varying, int(threads), share)
@@ -170,7 +172,8 @@ def _sections(raw: dict[str, Any], only: Sequence[str]) -> dict[str, dict[str, A
         where = f"[studies.{name}]"
         if not isinstance(section, Mapping):
             raise UserError(
-                f"studies.{name} must be a section with loss, network, ...; got {json.dumps(section, default=str)}"
+                f"studies.{name} must be a section with loss, network, ...; got"
+                f" {json.dumps(section, default=str)}"
             )
         _check_keys(section, SECTION_KEYS, where)
         for key in TABLES:
@@ -190,7 +193,8 @@ def _sections(raw: dict[str, Any], only: Sequence[str]) -> dict[str, dict[str, A
     }
     if unused:
         raise UserError(
-            f"{' and '.join(sorted(unused))} at the top of the plan has no effect: every section has its own"
+            f"{' and '.join(sorted(unused))} at the top of the plan has no effect: every section"
+            " has its own"
         )
     return {name: found[name] for name in only or found}
 
@@ -230,7 +234,8 @@ def _table(values: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]
     value = values.get(key, {})
     if not isinstance(value, Mapping):
         raise UserError(
-            f"{key} of {where} must be a section of key = value; got {json.dumps(value, default=str)}"
+            f"{key} of {where} must be a section of key = value; got"
+            f" {json.dumps(value, default=str)}"
         )
     return value
 
@@ -244,7 +249,8 @@ def _amount(key: str, value: Any, given: float | None, least: int) -> float:
         or (key == "cpus" and amount % 1)
     ):
         raise UserError(
-            f"machine.{key} must be a {'whole ' if key == 'cpus' else ''}number, at least {least}; got {amount!r}"
+            f"machine.{key} must be a {'whole ' if key == 'cpus' else ''}number, at least {least};"
+            f" got {amount!r}"
         )
     return float(amount)
 

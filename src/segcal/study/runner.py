@@ -100,7 +100,8 @@ class _Study:
             if name in self.cells:
                 what = "not scored again" if self.folder.trained(name) else "left out"
                 self.watch.says(
-                    f"{what}, for it failed before (--retry tries it again): {name}: {self.failed[name]}"
+                    f"{what}, for it failed before (--retry tries it again): {name}:"
+                    f" {self.failed[name]}"
                 )
 
     def _settle(self, choices: Sequence[Choice]) -> None:
@@ -111,7 +112,8 @@ class _Study:
             if now is None:
                 left.append(cell)
                 self.watch.says(
-                    f"left out, for no setting of {cell.settings.loss.name} is finished: {cell.name}"
+                    f"left out, for no setting of {cell.settings.loss.name} is finished:"
+                    f" {cell.name}"
                 )
                 continue
             (now,) = self.folder.adopted([now])

@@ -17,12 +17,17 @@ from segcal.networks import NETWORKS
 from segcal.study.cells import Cell, cell_name, tunable
 from segcal.study.folder import Folder
 
-RULE = "in each fold the setting with the best mean validation DSC over seeds; its test cases have no say"
+RULE = (
+    "in each fold the setting with the best mean validation DSC over seeds; its test cases have"
+    " no say"
+)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A contender of a study: what was tried for it, what was chosen, and what could not be tried."""
+    """A contender of a study: what was tried for it, what was chosen, and what could not be
+    tried.
+    """
 
     cells: tuple[Cell, ...]  # all that were to be tried
     contender: Contender | None  # None if no setting could be run to the end

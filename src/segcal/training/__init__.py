@@ -206,7 +206,10 @@ def _quieten() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings(
         "ignore",
-        message=".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU available).*",
+        message=(
+            ".*(LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU"
+            " available).*"
+        ),
     )
 
 
@@ -232,11 +235,13 @@ def _check_same(out: Path, info: dict[str, Any], settings: RunSettings, cases: C
     differ = [key for key in new if old.get(key) != new[key]]
     if differ:
         raise UserError(
-            f"{out} was started with another {', '.join(differ)}; choose another --out, or --again to start over"
+            f"{out} was started with another {', '.join(differ)}; choose another --out, or --again"
+            " to start over"
         )
     if info["data"]["checksum"] != cases.info["checksum"]:
         raise UserError(
-            f"{cases.root} has changed since {out} was started; choose another --out, or --again to start over"
+            f"{cases.root} has changed since {out} was started; choose another --out, or --again to"
+            " start over"
         )
 
 
@@ -269,8 +274,9 @@ def _trainer(settings: RunSettings, out: Path, best: Best, progress: bool) -> L.
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,  # ours shares the work itself, the same way every time
-        "default_root_dir": out
-        / "checkpoints",  # should it leave anything there, --again takes it away
+        "default_root_dir": (
+            out / "checkpoints"
+        ),  # should it leave anything there, --again takes it away
     }
     try:
         trainer = L.Trainer(**kwargs, plugins=[Checkpoints(), *processes.environments()])
@@ -315,6 +321,7 @@ def _case_loader(cases: CaseSet, settings: RunSettings) -> DataLoader[str]:
     ids = cases.split("val", settings.fold)
     if not ids:
         raise UserError(
-            f"{cases.root} has no validation case in fold {settings.fold}; choosing a checkpoint needs one"
+            f"{cases.root} has no validation case in fold {settings.fold}; choosing a checkpoint"
+            " needs one"
         )
     return DataLoader(ShareOfCases(ids), batch_size=None)

@@ -57,7 +57,10 @@ def begin(names: tuple[str, ...], out: Path, settings: dict[str, Any]) -> list[L
             Exception
         ) as error:  # each has its own: no account, no server, a path that cannot be written
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            message = f"the logger {name} does not work ({reason}); see to it, or leave it out of machine.loggers"
+            message = (
+                f"the logger {name} does not work ({reason}); see to it, or leave it out of"
+                " machine.loggers"
+            )
             raise UserError(message) from None
         begun.append(logger)
     return begun

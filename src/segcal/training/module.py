@@ -63,7 +63,8 @@ class Segmentation(L.LightningModule):
         value = loss.item()
         if not math.isfinite(value):
             raise UserError(
-                f"the loss is {value} in epoch {self.current_epoch}; lower training.lr or the loss's weight"
+                f"the loss is {value} in epoch {self.current_epoch}; lower training.lr or the"
+                " loss's weight"
             )
         self._note("loss", value)
         if index % PARTS_EVERY == 0:

@@ -52,7 +52,8 @@ def check(trainer: L.Trainer) -> None:
         environment = strategy.cluster_environment
         if isinstance(environment, LightningEnvironment) and trainer.num_nodes > 1:
             raise UserError(
-                f"several nodes need srun or torchrun to start their processes; got nodes {trainer.num_nodes}"
+                "several nodes need srun or torchrun to start their processes; got nodes"
+                f" {trainer.num_nodes}"
             )
         if environment is not None:
             environment.validate_settings(**sizes)

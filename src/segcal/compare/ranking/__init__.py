@@ -74,7 +74,8 @@ def rank_results(
     contenders = results.main(dataset)
     if len(contenders) < 2:
         raise UserError(
-            f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another to rank them"
+            f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another"
+            " to rank them"
         )
     own = _own_values(results, dataset, calibrator)
     values = _as_they_compare(results, dataset, calibrator, own)
@@ -82,7 +83,8 @@ def rank_results(
     some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
     if not some:
         raise UserError(
-            f"no contender on {dataset} has a value of {', '.join(values)}; there is nothing to rank"
+            f"no contender on {dataset} has a value of {', '.join(values)}; there is nothing to"
+            " rank"
         )
     return Ranking(
         dataset,

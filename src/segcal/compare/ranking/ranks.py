@@ -17,7 +17,8 @@ def ranks(values: pd.DataFrame, metric: str) -> pd.DataFrame:
 
     What is lacking ranks last; a row without any value is left out.
 
-    >>> ranks(pd.DataFrame({"a": [0.9, 0.5], "b": [0.8, 0.5], "c": [0.7, float("nan")]}), "dice").values.tolist()
+    >>> table = pd.DataFrame({"a": [0.9, 0.5], "b": [0.8, 0.5], "c": [0.7, float("nan")]})
+    >>> ranks(table, "dice").values.tolist()
     [[1.0, 2.0, 3.0], [1.5, 1.5, 3.0]]
     """
     loss = losses(values, metric)
@@ -43,7 +44,8 @@ def sum_rank(means: Mapping[tuple[str, str], pd.Series[float]]) -> pd.DataFrame:
     for key, values in means.items():
         if set(values.index) != set(contenders):
             raise UserError(
-                f"the contenders of {key} are {list(values.index)}, others have {contenders}; give each the same"
+                f"the contenders of {key} are {list(values.index)}, others have {contenders}; give"
+                " each the same"
             )
         found = ranks(values[contenders].to_frame().T, key[1])
         if len(found):

@@ -194,23 +194,25 @@ def notes_on(
     ]
     if any(MISSED in cell.note for cell in cells):
         lines.append(
-            "Missed: the number of cases in which an object was missed or invented, so that it has no distance. The mean is "
-            "over the other cases."
+            "Missed: the number of cases in which an object was missed or invented, so that it has"
+            " no distance. The mean is over the other cases."
         )
     if any(EMPTY in cell.note for cell in cells):
         lines.append(
-            "Empty: the number of cases in which the object is not there and rightly left out, while another invents it. "
-            "The mean is over the other cases."
+            "Empty: the number of cases in which the object is not there and rightly left out,"
+            " while another invents it. The mean is over the other cases."
         )
     lacking = dict.fromkeys(row.label for row in rows for cell in row.cells if WITHOUT in cell.note)
     if lacking:
         lines.append(
-            f"Without: the number of cases in which others have a value, but not {', '.join(lacking)}. The mean is over the "
-            "other cases, so it is not of the same cases as theirs."
+            "Without: the number of cases in which others have a value, but not"
+            f" {', '.join(lacking)}. The mean is over the other cases, so it is not of the same"
+            " cases as theirs."
         )
     if any(cell.note == NOT_SCORED for cell in cells):
         lines.append(
-            "Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add them."
+            "Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add"
+            " them."
         )
     if with_published:
         lines += _published(
@@ -244,8 +246,8 @@ def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
         lines = [f"{what}: no interval and no test."]
     else:
         lines = [
-            f"Mean over {n_cases} test cases ± half of the {LEVEL:.0%} bootstrap interval over {n_patients} patients "
-            f"({N_SAMPLES:,} samples)."
+            f"Mean over {n_cases} test cases ± half of the {LEVEL:.0%} bootstrap interval over"
+            f" {n_patients} patients ({N_SAMPLES:,} samples)."
         ]
     if any(results.runs[run].get("patients", {}) is None for c in contenders for run in c.runs):
         lines.append(
@@ -257,7 +259,8 @@ def _basis(results: Results, contenders: Sequence[Contender]) -> list[str]:
     if set(seeds.values()) != {1}:
         told = ", ".join(f"{label} {n}" for label, n in seeds.items())
         lines.append(
-            f"Per case the mean over seeds: {told if len(set(seeds.values())) > 1 else max(seeds.values())}."
+            "Per case the mean over seeds:"
+            f" {told if len(set(seeds.values())) > 1 else max(seeds.values())}."
         )
     return lines
 
@@ -268,7 +271,8 @@ def _pixels(results: Results, dataset: str, columns: Sequence[Column]) -> list[s
     ):
         return []
     return [
-        "Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."
+        "Distances are in pixels of the original, not in mm: pictures do not say how large a"
+        " pixel is."
     ]
 
 
@@ -313,7 +317,8 @@ def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> list
             found[" to ".join(counts)].append(column.header)
     for n, headers in found.items():
         lines.append(
-            f"Over {n} of {n_cases} cases, as nobody has a value in the others: {', '.join(headers)}."
+            f"Over {n} of {n_cases} cases, as nobody has a value in the others:"
+            f" {', '.join(headers)}."
         )
     return lines
 
@@ -325,7 +330,8 @@ def _published(dataset: str, cells: Sequence[Cell], distances: bool) -> list[str
     if all(cell.published is None for cell in cells):
         return ["The paper has no values for this table."]
     return [
-        f"In brackets the value that the paper has{'; its surface distances are in voxels' if distances else ''}."
+        "In brackets the value that the paper"
+        f" has{'; its surface distances are in voxels' if distances else ''}."
     ]
 
 

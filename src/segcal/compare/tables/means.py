@@ -133,9 +133,9 @@ def penalty(results: Results, dataset: str, calibrator: str, with_published: boo
             results,
             [c for c in contenders if c.method == method],
             columns,
-            block=next(c.label for c in contenders if c.method == method)
-            if len(varied) > 1
-            else "",
+            block=(
+                next(c.label for c in contenders if c.method == method) if len(varied) > 1 else ""
+            ),
             with_published=with_published,
         )
     ]
@@ -146,7 +146,9 @@ def penalty(results: Results, dataset: str, calibrator: str, with_published: boo
 def robustness(
     results: Results, dataset: str, calibrator: str, with_published: bool
 ) -> Table | None:
-    """The main metrics on corrupted test images, a block per corruption; nothing was fitted anew."""
+    """The main metrics on corrupted test images, a block per corruption; nothing was fitted
+    anew.
+    """
     contenders = results.main(dataset)
     s = results.scores
     there = s[
@@ -223,11 +225,13 @@ def selection(
     )
     header = f"validation {METRICS['dice'].label} {METRICS['dice'].arrow}"
     notes = [
-        "Bold is the setting that stands for its method everywhere else; test cases had no say in it."
+        "Bold is the setting that stands for its method everywhere else; test cases had no say"
+        " in it."
     ]
     if any(" (" in c.setting for c in contenders):
         notes[0] = (
-            "Bold settings stand for their method, each in the folds that chose it; test cases of a fold had no say in it."
+            "Bold settings stand for their method, each in the folds that chose it; test cases of a"
+            " fold had no say in it."
         )
     if results.data(dataset).get("regions"):
         notes.append(

@@ -64,7 +64,9 @@ def _rows(one: Ranking, metrics: Sequence[str], block: str) -> list[Row]:
 
 
 def _overall(found: Sequence[Ranking], metrics: Sequence[str]) -> list[Row]:
-    """Over several data sets: ranks of the sums, and the mean over data sets of the mean case rank."""
+    """Over several data sets: ranks of the sums, and the mean over data sets of the mean
+    case rank.
+    """
     labels = labels_of(found[0].contenders)
     places = pd.concat([r.sum_rank.drop(columns=["sum", "rank"]) for r in found], axis=1)
     per_metric = [
@@ -104,25 +106,34 @@ def _marked(
 
 def _notes(found: Sequence[Ranking]) -> list[str]:
     lines = [
-        "Rank of the mean over cases, and the sum of these ranks; a missed case counts as the worst value that anyone had, "
-        "one in which an object is rightly left out that another invents as perfect.",
-        "Mean case rank: contenders are ranked in every case and metric; mean over metrics, then over cases.",
+        (
+            "Rank of the mean over cases, and the sum of these ranks; a missed case counts as the"
+            " worst value that anyone had, one in which an object is rightly left out that another"
+            " invents as perfect."
+        ),
+        (
+            "Mean case rank: contenders are ranked in every case and metric; mean over metrics,"
+            " then over cases."
+        ),
     ]
     if len(found) > 1:
         lines.append(
-            "Over all data sets: ranks are of the sums over data sets, the mean case rank is the mean over them."
+            "Over all data sets: ranks are of the sums over data sets, the mean case rank is the"
+            " mean over them."
         )
     if any(r.stability.isna().any(axis=None) for r in found):
         lines.append("With one patient there is nothing to draw: no share of first places.")
     else:
         lines.append(
-            f"First: in how many of {N_SAMPLES:,} bootstrap samples of patients; overall by mean case rank."
+            f"First: in how many of {N_SAMPLES:,} bootstrap samples of patients; overall by mean"
+            " case rank."
         )
     for one in found:
         for metric in one.values:
             if (one.dataset, metric) not in one.sum_rank:
                 lines.append(
-                    f"{METRICS[metric].label} has no value in any case of {one.dataset} and is left out."
+                    f"{METRICS[metric].label} has no value in any case of {one.dataset} and is left"
+                    " out."
                 )
     return lines
 
@@ -161,12 +172,13 @@ def tests(results: Results, dataset: str, calibrator: str, with_published: bool)
     ]
     if any(cell.value is None for row in rows for cell in row.cells):
         notes.append(
-            "A dash: the median falls on patients in whom one of the two missed an object, or has no value."
+            "A dash: the median falls on patients in whom one of the two missed an object, or has"
+            " no value."
         )
     if any(cell.note for row in rows for cell in row.cells):
         notes.append(
-            "Better: by the test, where the median difference does not show it; the test ranks all differences by size, a "
-            "missed case as the largest."
+            "Better: by the test, where the median difference does not show it; the test ranks all"
+            " differences by size, a missed case as the largest."
         )
     hopeless = [METRICS[m].label for m in metrics if one.pairwise[m]["note"].ne("").all()]
     if hopeless:
@@ -200,4 +212,7 @@ def _n_patients(one: Ranking) -> str:
     counts = {METRICS[m].label: int(table["n"].iloc[0]) for m, table in one.pairwise.items()}
     if len(set(counts.values())) == 1:
         return f"{max(counts.values())} patients"
-    return f"the patients of whom anyone has a value ({', '.join(f'{label} {n}' for label, n in counts.items())})"
+    return (
+        "the patients of whom anyone has a value"
+        f" ({', '.join(f'{label} {n}' for label, n in counts.items())})"
+    )

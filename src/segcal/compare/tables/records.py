@@ -39,7 +39,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as values; `segcal.compare.tables` writes it as text. A cell per column in every row."""
+    """A table as values; `segcal.compare.tables` writes it as text. A cell per column in
+    every row.
+    """
 
     key: str
     title: str
@@ -53,7 +55,8 @@ class Table:
     def text(self, cell: Cell, column: int) -> str:
         """A cell as plain text: the mean, half its interval, what is to be said of it.
 
-        >>> Table("t", "", ("DSC",), (), digits=(3,)).text(Cell(0.8712, 0.86, 0.88, note="1 missed"), 0)
+        >>> table = Table("t", "", ("DSC",), (), digits=(3,))
+        >>> table.text(Cell(0.8712, 0.86, 0.88, note="1 missed"), 0)
         '0.871 ± 0.010 (1 missed)'
         """
         parts = [NONE if cell.value is None else self._number(cell.value, column)]
@@ -64,7 +67,9 @@ class Table:
         return " ".join(parts)
 
     def paper(self, cell: Cell, column: int) -> str:
-        """The paper's value as it stands behind the cell's own: ` [0.867]`; empty if there is none."""
+        """The paper's value as it stands behind the cell's own: ` [0.867]`; empty if there
+        is none.
+        """
         return "" if cell.published is None else f" [{self._number(cell.published, column)}]"
 
     def _number(self, value: float, column: int) -> str:

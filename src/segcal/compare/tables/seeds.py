@@ -43,7 +43,8 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
         for c in contenders
     ]
     notes = [
-        f"A mean over test cases per seed, {len(means[0])} seeds; surface distances of the cases without a missed object."
+        f"A mean over test cases per seed, {len(means[0])} seeds; surface distances of the cases"
+        " without a missed object."
     ]
     if len(contenders) > 1:
         parts = [spreads(table) for table in means]
@@ -52,7 +53,8 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
                 Row(label, tuple(Cell(part[i], n=len(means[0])) for part in parts), block="spread")
             )
         notes.append(
-            "Between seeds: the root of the mean variance within a method. Between methods: of their means over seeds."
+            "Between seeds: the root of the mean variance within a method. Between methods: of"
+            " their means over seeds."
         )
         p = ", ".join(
             f"{METRICS[m].label} {_p(part[2])}" for m, part in zip(MAIN, parts, strict=True)
