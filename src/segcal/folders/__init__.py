@@ -1,4 +1,4 @@
-"""Our own files: the only room that knows their paths and formats."""
+"""Every path, file name, schema and lock of segcal's own folders."""
 
 from segcal.folders.cases import (
     FORMAT,
@@ -7,49 +7,55 @@ from segcal.folders.cases import (
     SliceFile,
     array_path,
     content_checksum,
+    is_case_set,
     open_cases,
+    write_cases,
 )
 from segcal.folders.files import (
     changed,
     fingerprint,
-    found,
     read_json,
-    read_rows,
-    read_run,
-    refuse_packed,
     replacing,
     save_figure,
     save_weights,
     sha256,
-    sweep,
     write_image,
     write_json,
-    write_packed,
-    write_rows,
+)
+from segcal.folders.runs import (
+    REMOVED,
+    WEIGHTS,
+    calibrator_path,
+    checkpoint_path,
+    copy_packed,
+    is_empty_run,
+    is_run,
+    read_bins,
+    read_log,
+    read_run,
+    refuse_packed,
+    remove_run,
+    run_folders,
+    sweep_run,
+    weights_path,
+    write_bins,
+    write_log,
+    write_run,
+)
+from segcal.folders.scores import COLUMNS, SCORES_VERSION, read_scores, write_scores
+from segcal.folders.studies import (
+    FAILED,
+    cell_folder,
+    cell_log,
+    failed_cells,
+    foreign_in_packed,
+    is_packed,
+    is_study,
+    read_plan_file,
+    study_records,
+    write_cells,
+    write_packed_study,
+    write_plan_file,
+    write_selection,
 )
 from segcal.folders.whole import BusyError, StoppedError, alone, whole_or_not
-
-__all__ = [
-    "FORMAT",
-    "IGNORED",
-    "BusyError",
-    "CaseSet",
-    "SliceFile",
-    "StoppedError",
-    "alone",
-    "array_path",
-    "changed",
-    "fingerprint",
-]
-__all__ += [
-    "open_cases",
-    "read_json",
-    "read_rows",
-    "read_run",
-    "replacing",
-    "save_figure",
-    "save_weights",
-    "sha256",
-]
-__all__ += ["content_checksum", "sweep", "whole_or_not", "write_image", "write_json"]
-__all__ += ["found", "refuse_packed", "write_packed", "write_rows"]

@@ -1,7 +1,7 @@
 """A prepared data set: a folder `cases/<name>/` with `cases.json` and two arrays per case.
 
 `<id>.image.npy` is (D, C, H, W) float32 in [0, 1], `<id>.label.npy` (D, H, W) uint8, where 255
-marks voxels to ignore. D counts slices, each one contiguous read."""
+marks ignored voxels. A slice is one contiguous read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.folders.files import sha256
+from segcal.folders.files import sha256, write_json
 from segcal.types import UserError
 
+CASES = "cases.json"
+
 IGNORED = 255
-"""The stored label of voxels to ignore; other labels are 0 (background) to the number of classes.
-"""
+"""The stored label of ignored voxels; other labels are 0 (background) to the number of classes."""
 
 FORMAT = 1
 """The version of `cases.json`; raised when older files can no longer be read."""
@@ -29,11 +30,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
-    """Where the slices of an array lie in its file, so that one is read in a twentieth of the time
-    that a new map takes.
+    """The place of an array in its file: reads a slice in a twentieth of the time of a new map.
 
-    A map that is kept is faster still, but costs a file descriptor for as long.
-    """
+    A map that stays open is faster, but holds a file descriptor."""
 
     path: str
     first: int
@@ -88,9 +87,7 @@ class CaseSet:
 
     @property
     def n_folds(self) -> int:
-        """How many ways the cases are split: 1, or one per patient where a case is left out in
-        turn.
-        """
+        """How many splits there are: 1, or one per patient in leave-one-out."""
         return len(self.info["splits"])
 
     def split(self, name: str, fold: int = 0) -> tuple[str, ...]:
@@ -102,7 +99,7 @@ class CaseSet:
         return tuple(self.info["splits"][fold][name])
 
     def case(self, id: str) -> dict[str, Any]:
-        """What `cases.json` says of a case."""
+        """The record of a case in `cases.json`."""
         if id not in self.info["cases"]:
             raise UserError(f"{self.name} has no case {id!r}")
         record: dict[str, Any] = self.info["cases"][id]
@@ -117,23 +114,18 @@ class CaseSet:
         return _mapped(array_path(self.root, id, "label"))
 
     def check_content(self) -> None:
-        """Refuse arrays or splits that were changed after preparation; of the arrays only younger
-        files are read.
-        """
-        if (
-            content_checksum(self.info["cases"], self.info["classes"], self.info["splits"])
-            != self.info["checksum"]
-        ):
-            raise UserError(
-                f"{self.root / 'cases.json'} was edited; prepare the data set again with --again"
-            )
-        written = (self.root / "cases.json").stat().st_mtime_ns
+        """Refuse arrays or splits that were changed after preparation; reads newer files only."""
+        info, index = self.info, self.root / CASES
+        if content_checksum(info["cases"], info["classes"], info["splits"]) != info["checksum"]:
+            raise UserError(f"{index} was edited; prepare the data set again with --again")
+        written = index.stat().st_mtime_ns
         for id, record in self.info["cases"].items():
             for kind, known in record["sha256"].items():
                 path = array_path(self.root, id, kind)
-                if not path.is_file() or (
-                    path.stat().st_mtime_ns > written and sha256(path) != known
-                ):
+                same = path.is_file()
+                if same and path.stat().st_mtime_ns > written:
+                    same = sha256(path) == known
+                if not same:
                     raise UserError(
                         f"{path} is not what was prepared; prepare the data set again with --again"
                     )
@@ -148,14 +140,14 @@ def content_checksum(
 
 
 def array_path(root: Path, id: str, kind: str) -> Path:
-    """Where a case's `image` or `label` array lies."""
+    """The file of a case's `image` or `label` array."""
     return root / f"{id}.{kind}.npy"
 
 
 def _mapped(path: Path) -> np.memmap[Any, Any]:
     try:
-        found: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found
+        array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
 
@@ -164,21 +156,28 @@ def _unreadable(path: Path | str, why: object) -> UserError:
     return UserError(f"cannot read {path} ({why}); prepare the data set again with --again")
 
 
+def is_case_set(root: Path) -> bool:
+    """Whether a folder is a prepared data set."""
+    return (root / CASES).is_file()
+
+
+def write_cases(root: Path, info: Mapping[str, Any]) -> None:
+    """Write `cases.json`."""
+    write_json(root / CASES, info)
+
+
 def open_cases(root: Path) -> CaseSet:
     """Open a prepared data set."""
-    path = root / "cases.json"
-    if not path.is_file():
+    if not is_case_set(root):
         raise UserError(
-            f"{root} is not a prepared data set (it has no cases.json); run segcal prepare first"
+            f"{root} is not a prepared data set (it has no {CASES}); run segcal prepare first"
         )
+    path, again = root / CASES, "prepare the data set again with --again"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         version = info["format"]
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged; prepare the data set again with --again") from None
+        raise UserError(f"{path} is damaged; {again}") from None
     if version != FORMAT:
-        raise UserError(
-            f"{path} has format {version}, this segcal reads {FORMAT}; prepare the data set again"
-            " with --again"
-        )
+        raise UserError(f"{path} has format {version}, this segcal reads {FORMAT}; {again}")
     return CaseSet(root, info)

@@ -1,13 +1,10 @@
-"""Work on a folder, alone: it appears under its name when it is complete, and two processes never
-share it.
-"""
+"""Folders that appear only when complete, and locks."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,13 +17,15 @@ try:
     import fcntl
 except ModuleNotFoundError:
     raise UserError(
-        "on Windows segcal has only its losses and metrics; for all else run it in WSL (wsl"
-        " --install)"
+        "on Windows segcal has only its losses and metrics; for all else run it in WSL"
+        " (wsl --install)"
     ) from None
+
+KEY = "key.json"
 
 
 class StoppedError(UserError):
-    """A stop that leaves work to go on from."""
+    """A stop after which the same command resumes."""
 
 
 class BusyError(StoppedError):
@@ -35,26 +34,23 @@ class BusyError(StoppedError):
 
 @contextmanager
 def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
-    """A hidden folder: takes the target's name on success, stays for the next try on interruption,
-    goes on failure.
+    """A hidden folder that takes the target's name on success.
 
-    What an earlier try left there is kept if it had the same `key`. Of two tries at once the second
-    is refused."""
+    An interruption keeps it for the next try with the same `key`; a failure deletes it. Of two
+    processes at the same target the second is refused."""
     partial, old = (target.with_name(f".{target.name}.{kind}") for kind in ("partial", "old"))
-    made = [
-        p for p in (target.parent, *target.parent.parents) if not p.exists()
-    ]  # to be taken away again on failure
+    new_parents = [p for p in (target.parent, *target.parent.parents) if not p.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with alone(target):
             try:
                 shutil.rmtree(old, ignore_errors=True)
-                if read_json(partial / "key.json") != json.loads(json.dumps(key)):
+                if read_json(partial / KEY) != json.loads(json.dumps(key)):
                     shutil.rmtree(partial, ignore_errors=True)
                     partial.mkdir()
-                    write_json(partial / "key.json", key)
+                    write_json(partial / KEY, key)
                 yield partial
-                for left in (partial / "key.json", *partial.glob("*.record.json")):
+                for left in (partial / KEY, *partial.glob("*.record.json")):
                     left.unlink()
                 if target.exists():
                     target.rename(old)
@@ -62,7 +58,7 @@ def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
                 shutil.rmtree(old, ignore_errors=True)
             except StoppedError:
                 raise
-            except Exception:  # not KeyboardInterrupt: what is done then is kept
+            except Exception:  # not KeyboardInterrupt, which keeps what is done
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
     except OSError as error:
@@ -71,31 +67,20 @@ def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
             f"cannot write to {target.parent}: {reason}; make room or choose another folder"
         ) from None
     finally:
-        for parent in made:
+        for parent in new_parents:
             with suppress(OSError):
                 parent.rmdir()  # only if nothing was written there
 
 
-_HELD: dict[Path, int] = {}  # the locks of this process, and the thread that holds each
-
-
 @contextmanager
-def alone(target: Path, *, nested: bool = False) -> Iterator[None]:
-    """Hold a lock beside the target; the system lets go of it even if this process is killed.
-
-    With `nested` a thread may take once more what it holds, as one step of the work calls another.
-    """
+def alone(target: Path) -> Iterator[None]:
+    """Hold a lock beside the target; the system releases it even if this process is killed."""
     path = target.absolute().with_name(f".{target.absolute().name}.lock")
-    if nested and _HELD.get(path) == threading.get_ident():
-        yield
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _locked(path, target)
-    _HELD[path] = threading.get_ident()
     try:
         yield
     finally:
-        del _HELD[path]
         path.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -113,4 +98,4 @@ def _locked(path: Path, target: Path) -> int:
         with suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
-        os.close(descriptor)  # its holder took the file away in between: once more
+        os.close(descriptor)  # its holder deleted the file in between: try again

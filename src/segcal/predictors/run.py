@@ -1,11 +1,11 @@
-"""A trained run, opened again: a volume in, its logits out."""
+"""A trained run as a predictor."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,87 +17,106 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal.config import RunSettings, checked
-from segcal.folders import read_run, refuse_packed
+from segcal.folders import WEIGHTS, CaseSet, read_run, refuse_packed, weights_path
 from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
-from segcal.types import UserError
+from segcal.predictors.cases import data_of, prediction_of
+from segcal.predictors.protocol import ImagePredictor, Prediction
+from segcal.types import UserError, check_choice
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run: its folder, what `run.json` says, and the network with its best weights."""
+@dataclass(eq=False)
+class Run(ImagePredictor):
+    """A finished run: its folder, the content of `run.json`, and the network with its weights."""
 
     root: Path
     info: dict[str, Any]
+    weights: str
     network: nn.Module
     device: torch.device
+    data: Path | None = None  # where its data set is, if it has moved
 
     @property
     def settings(self) -> RunSettings:
         """The settings it was trained with."""
         return checked(self.info["settings"])
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The foreground classes it knows."""
-        return tuple(self.info["data"]["classes"])
+    @cached_property
+    def cases(self) -> CaseSet:
+        """Its data set."""
+        return data_of(self.root, self.info, self.data)
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What a calibrator is tied to: these weights, on this data."""
-        return {"run": self.info["id"], "data": self.info["data"]["checksum"]}
+    def ids(self, split: str) -> tuple[str, ...]:
+        """The cases of a split."""
+        return self.cases.split(split, self.info["settings"]["fold"])
+
+    def case(self, id: str, *, corruption: str = "", seed: int = 0) -> Prediction:
+        """The prediction for a case."""
+        return prediction_of(self.cases, id, self.logits, corruption, seed)
 
     @torch.inference_mode()
     def logits(self, image: Tensor) -> Tensor:
-        """Logits (D, K, H, W) of a volume (D, C, H, W)."""
+        """Logits (D, K, H, W) of an image (D, C, H, W)."""
         return volume_logits(self.network, image.to(self.device), self.info["frame"]).cpu()
 
 
 def volume_logits(network: nn.Module, image: Tensor, frame: Sequence[int]) -> Tensor:
-    """Logits (D, K, H, W) of a volume (D, C, H, W), a few slices at a time.
+    """Logits (D, K, H, W) of an image (D, C, H, W), a few slices at a time.
 
-    A network knows where the border is, and one that stands elsewhere costs it up to half of its
-    Dice. So it gets slices of `frame`, the height and width that it was trained with, alone:
-    smaller ones are padded as in training, at the bottom and right with 0; larger ones are seen
-    through windows of that size, whose logits are averaged where they overlap."""
+    The network only gets slices of `frame`, the height and width of training: a border at another
+    place costs up to half of the Dice. Smaller slices are padded with 0 at the bottom and right, as
+    in training. Larger ones are seen through windows, whose logits are averaged where they overlap.
+    """
     height, width = image.shape[2:]
     margin = (0, max(0, frame[1] - width), 0, max(0, frame[0] - height))
     larger = height > frame[0] or width > frame[1]
     parts = []
     for part in image.split(inference_batch(max(height, frame[0]), max(width, frame[1]))):
-        framed = F.pad(part, margin)
-        logits = _through_windows(network, framed, frame) if larger else _seen(network, framed)
+        padded = F.pad(part, margin)
+        logits = _in_windows(network, padded, frame) if larger else _forward(network, padded)
         parts.append(logits[:, :, :height, :width].float())
     return torch.cat(parts).contiguous()
 
 
-def _seen(network: nn.Module, slices: Tensor) -> Tensor:
+def _forward(network: nn.Module, slices: Tensor) -> Tensor:
     logits: Tensor = network(slices.contiguous(memory_format=torch.channels_last))
     return logits
 
 
-def _through_windows(network: nn.Module, slices: Tensor, frame: Sequence[int]) -> Tensor:
-    found = sliding_window_inference(
-        slices, tuple(frame), len(slices), partial(_seen, network), mode="gaussian"
-    )
-    assert isinstance(found, Tensor)
-    return found
+def _in_windows(network: nn.Module, slices: Tensor, frame: Sequence[int]) -> Tensor:
+    forward = partial(_forward, network)
+    logits = sliding_window_inference(slices, tuple(frame), len(slices), forward, mode="gaussian")
+    assert isinstance(logits, Tensor)
+    return logits
 
 
-def open_run(root: Path, *, device: str | None = None) -> Run:
-    """Open a finished run for evaluation, calibration or prediction."""
+def open_run(
+    root: Path, *, weights: str = "best", device: str | None = None, data: Path | None = None
+) -> Run:
+    """Open a finished run with its `best` or `last` weights; `data` is its data set if moved."""
+    check_choice("weights", weights, WEIGHTS)
+    info = finished_run(root)
+    settings = checked(info["settings"])
+    channels, classes = info["data"]["channels"], info["data"]["classes"]
+    options = settings.network.settings
+    network = build_network(settings.network.name, len(channels), len(classes) + 1, **options)
+    _load(network, root, weights)
+    keep_pages()
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return Run(root, info, weights, channels_last(network.eval().to(where)), where, data)
+
+
+def finished_run(root: Path) -> dict[str, Any]:
+    """The content of `run.json`; refused for a packed copy and an unfinished run."""
     info = read_run(root)
     refuse_packed(root, info)
-    if info.get("status") != "finished":
+    if info["status"] != "finished":
         raise UserError(f"{root} is not finished; the same segcal train command goes on with it")
-    chosen, data = checked(info["settings"]), info["data"]
-    network = build_network(
-        chosen.network.name,
-        len(data["channels"]),
-        len(data["classes"]) + 1,
-        **chosen.network.settings,
-    )
-    path = root / "checkpoints" / "best.safetensors"
+    return info
+
+
+def _load(network: nn.Module, root: Path, weights: str) -> None:
+    path = weights_path(root, weights)
     if path.is_file() and not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; ask its owner for permission")
     try:
@@ -105,8 +124,5 @@ def open_run(root: Path, *, device: str | None = None) -> Run:
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"cannot load the weights of {root} ({reason}); train it again with --again"
+            f"cannot load the {weights} weights of {root} ({reason}); train it again with --again"
         ) from None
-    keep_pages()
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Run(root, info, channels_last(network.eval().to(where)), where)

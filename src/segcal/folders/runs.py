@@ -1,0 +1,170 @@
+"""A run's folder: the names and formats of its files.
+
+`run.json` says what the run is, `log.csv` has a row per epoch, `checkpoints/` the weights,
+`scores.csv` the scores (see `scores.py`), `bins.json` the reliability bins, `calibrators/` what was
+fitted. A packed copy has no weights, and compressed tables.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from segcal.folders.files import (
+    compress,
+    existing,
+    read_json,
+    read_rows,
+    sweep,
+    write_json,
+    write_rows,
+)
+from segcal.types import UserError
+
+WEIGHTS = ("best", "last")
+"""The weights that a run keeps: of the epoch with the best validation Dice, and of the last."""
+
+RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
+CHECKPOINTS, CALIBRATORS = "checkpoints", "calibrators"
+REMOVED = "removed"  # the status of a run that --again is about to delete
+
+
+def is_run(root: Path) -> bool:
+    """Whether a folder is a run's."""
+    return (root / RUN).is_file()
+
+
+def is_empty_run(root: Path) -> bool:
+    """Whether a run can start in a folder: it does not exist, or holds only partial files."""
+    if not root.exists():
+        return True
+    return root.is_dir() and all(path.name.startswith(".partial-") for path in root.iterdir())
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The runs in a folder: itself, or those directly in it, or in its `runs` folder."""
+    if is_run(folder):
+        return [folder]
+    return sorted(path.parent for part in ("*", "runs/*") for path in folder.glob(f"{part}/{RUN}"))
+
+
+def read_run(root: Path) -> dict[str, Any]:
+    """The content of `run.json`, in today's format."""
+    path = root / RUN
+    if not path.is_file():
+        raise UserError(f"{root} is not a run (it has no {RUN}); segcal train makes one")
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        info = None
+    if not isinstance(info, dict) or not {"id", "status", "settings", "data"} <= set(info):
+        raise UserError(f"{path} is damaged; move the folder away and train the run again")
+    return _upgraded(info)
+
+
+def _upgraded(info: dict[str, Any]) -> dict[str, Any]:
+    """Older runs kept one set of weights, which `training.keep` named and `best` described."""
+    training = info["settings"].get("training")
+    if isinstance(training, dict) and training.pop("keep", "best") == "last" and "best" in info:
+        info["last"] = info.pop("best")
+    return info
+
+
+def write_run(root: Path, info: Mapping[str, Any]) -> None:
+    """Write `run.json`."""
+    write_json(root / RUN, info)
+
+
+def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
+    """Raise if a run is a packed copy, which has no weights and stays as it was published."""
+    if info.get("packed"):
+        raise UserError(
+            f"{root} is a packed copy of a run, which can only be compared; use the run itself"
+        )
+
+
+def weights_path(root: Path, weights: str) -> Path:
+    """The file of a run's `best` or `last` weights."""
+    return root / CHECKPOINTS / f"{weights}.safetensors"
+
+
+def checkpoint_path(root: Path) -> Path:
+    """The file from which an interrupted training resumes."""
+    return root / CHECKPOINTS / "last.ckpt"
+
+
+def calibrator_path(root: Path, name: str, weights: str = "best") -> Path:
+    """The files of a fitted calibrator, without their endings."""
+    folder = root / CALIBRATORS
+    return folder / name if weights == "best" else folder / weights / name
+
+
+def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The epochs in `log.csv`; none if there is no such file."""
+    return read_rows(root / LOG, columns=columns)
+
+
+def write_log(root: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write `log.csv`."""
+    write_rows(root / LOG, rows)
+
+
+def read_bins(root: Path) -> list[dict[str, Any]]:
+    """The entries of `bins.json`, one per scored condition; none if there is no such file."""
+    path = existing(root / BINS)
+    if path is None:
+        return []
+    content = read_json(root / BINS)
+    entries = content.get("entries") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{path} is damaged; run segcal evaluate --again on {root}")
+    weights = only_weights(root) if any("weights" not in entry for entry in entries) else ""
+    return [{"weights": weights, **entry} for entry in entries]
+
+
+def write_bins(root: Path, classes: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write `bins.json`; `classes` are the names of all classes, background first."""
+    write_json(root / BINS, {"classes": list(classes), "entries": list(entries)})
+
+
+def only_weights(root: Path) -> str:
+    """The weights that all scores of an older run belong to."""
+    return "last" if "last" in (info := read_run(root)) and "best" not in info else "best"
+
+
+def remove_run(root: Path, others: Sequence[str] = ()) -> None:
+    """Delete a run's files, and `others` in its folder; an interrupted removal is seen later."""
+    write_run(root, read_run(root) | {"status": REMOVED})
+    for name in (CHECKPOINTS, CALIBRATORS, LOG, SCORES, BINS, *others, RUN):
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sweep_run(root: Path) -> None:
+    """Delete partial files that killed processes left in a run's folder."""
+    for folder in (root, root / CHECKPOINTS):
+        sweep(folder)
+
+
+def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
+    """Write a packed copy of a run: `info`, compressed tables, and calibrators without tensors."""
+    target.mkdir(parents=True, exist_ok=True)
+    write_run(target, dict(info) | {"packed": True})
+    for name in (LOG, SCORES, BINS):
+        if existing(root / name) is not None:
+            compress(root / name, target / name)
+    for path in _fits(root):
+        copy = target / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_json(copy, read_json(path))
+
+
+def _fits(root: Path) -> Iterator[Path]:
+    """The JSON files of fitted calibrators: temperatures, and what they were fitted on."""
+    yield from sorted((root / CALIBRATORS).rglob("*.json"))

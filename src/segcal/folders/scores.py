@@ -1,0 +1,63 @@
+"""`scores.csv`: one row per value, the one truth for numbers. Its columns stand here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from segcal.folders.files import existing, read_rows, write_rows
+from segcal.folders.runs import SCORES, only_weights
+from segcal.types import UserError
+
+SCORES_VERSION = 2
+"""Version 1 had no `weights` (a run kept one set) and no `voxels` (all were reference voxels)."""
+
+COLUMNS: dict[str, type] = {
+    "run": str,
+    "dataset": str,
+    "network": str,
+    "method": str,
+    "setting": str,  # printed text; the settings themselves are in run.json
+    "weights": str,  # best, last
+    "split": str,  # train, val, test
+    "corruption": str,  # gaussian_noise:0.03; empty for clean images
+    "calibrator": str,  # ts, lts, vs; empty for none
+    "voxels": str,  # of a calibration score: `reference` or `all`; empty for other scores
+    "case": str,  # `pooled`: all voxels of the split together
+    "class": str,  # `mean` over foreground classes, `all` of them, or `<name> (region)`
+    "metric": str,  # a key of METRICS
+    "value": float,  # nan where there is none
+}
+"""The columns of `scores.csv`, in their order."""
+
+VERSION_1 = [name for name in COLUMNS if name not in ("weights", "voxels")]
+CALIBRATION_1 = (
+    *("ece", "cece", "mce", "ace", "overconfidence", "underconfidence", "confidence_gap"),
+    *("accuracy", "nll", "brier"),
+)
+"""The metrics of version 1 that were computed over reference voxels."""
+
+
+def read_scores(root: Path) -> list[dict[str, Any]]:
+    """The rows of a run's `scores.csv`, in today's format; none if there is no such file."""
+    rows: list[dict[str, Any]] = list(read_rows(root / SCORES, columns=VERSION_1))
+    if rows and "voxels" not in rows[0]:
+        weights = only_weights(root)
+        for row in rows:
+            row["weights"] = weights
+            row["voxels"] = "reference" if row["metric"] in CALIBRATION_1 else ""
+    try:
+        for row in rows:
+            row["value"] = float(row["value"])
+    except ValueError:
+        raise UserError(
+            f"{existing(root / SCORES)} holds values that are not numbers; run segcal evaluate"
+            " --again on the run"
+        ) from None
+    return rows
+
+
+def write_scores(root: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a run's `scores.csv`: every row has every column, in the order of `COLUMNS`."""
+    write_rows(root / SCORES, [{name: row[name] for name in COLUMNS} for row in rows])

@@ -1,0 +1,89 @@
+"""A study's folder: `plan.json`, `selection.json`, `cells.json`, `runs/<cell>/`, `logs/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from segcal.folders.files import read_json, write_json
+
+PLAN, SELECTION, CELLS, PACKED = "plan.json", "selection.json", "cells.json", "packed.json"
+RUNS = "runs"
+FAILED = "failed"  # the status of a cell
+
+
+def is_study(root: Path) -> bool:
+    """Whether a folder is a study's."""
+    return any((root / name).is_file() for name in (PLAN, SELECTION, CELLS))
+
+
+def cell_folder(root: Path, cell: str) -> Path:
+    """The folder of a cell's run."""
+    return root / RUNS / cell
+
+
+def cell_log(root: Path, cell: str) -> Path:
+    """What a cell's process printed; kept if it failed."""
+    return root / "logs" / f"{cell}.txt"
+
+
+def read_plan_file(root: Path) -> dict[str, Any]:
+    """What the study was asked for; empty if there is no such file."""
+    return _table(root / PLAN)
+
+
+def write_plan_file(root: Path, content: Mapping[str, Any]) -> None:
+    """Write `plan.json`."""
+    write_json(root / PLAN, content)
+
+
+def write_selection(root: Path, rule: str, contenders: Sequence[Mapping[str, Any]]) -> None:
+    """Write which settings were tried, and which were chosen by which rule."""
+    write_json(root / SELECTION, {"rule": rule, "contenders": contenders})
+
+
+def write_cells(root: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the status of every cell."""
+    write_json(root / CELLS, {"cells": cells})
+
+
+def failed_cells(root: Path) -> dict[str, str]:
+    """The cells that failed, each with the reason; a damaged file names none."""
+    reasons = {}
+    cells = _table(root / CELLS).get("cells")
+    for name, state in cells.items() if isinstance(cells, dict) else ():
+        if isinstance(state, dict) and state.get("status") == FAILED:
+            reasons[name] = str(state.get("error", "for an unknown reason"))
+    return reasons
+
+
+def is_packed(root: Path) -> bool:
+    """Whether `segcal pack` made a folder."""
+    return (root / PACKED).is_file()
+
+
+def foreign_in_packed(root: Path) -> list[str]:
+    """What a packed folder holds that `segcal pack` did not write."""
+    ours = (RUNS, PACKED, PLAN, SELECTION, CELLS)
+    return sorted(path.name for path in root.iterdir() if path.name not in ours)
+
+
+def study_records(root: Path) -> dict[str, Any]:
+    """The content of a study's own files, by their names."""
+    contents = {name: read_json(root / name) for name in (PLAN, SELECTION, CELLS)}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def write_packed_study(
+    root: Path, records: Mapping[str, Any], n_runs: int, chosen: Sequence[str]
+) -> None:
+    """Write a study's own files into a packed folder, and the mark that `segcal pack` made it."""
+    for name, content in records.items():
+        write_json(root / name, content)
+    write_json(root / PACKED, {"runs": n_runs, "chosen": list(chosen)})
+
+
+def _table(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    return content if isinstance(content, dict) else {}
