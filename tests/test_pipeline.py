@@ -27,7 +27,8 @@ from segcal.data.slices import Slices, volume
 from segcal.fitting import cache_logits, calibrate
 from segcal.folders import alone, read_run, write_json
 from segcal.predicting import grouped, predict, summary
-from segcal.predictors.run import open_run, volume_logits
+from segcal.predictors import Prediction, open_run
+from segcal.predictors.run import volume_logits
 from segcal.scoring import _case_rows, _logit_sums, evaluate
 from segcal.training import train
 from segcal.types import IGNORE, UserError
@@ -312,9 +313,9 @@ def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
     )
     run = SimpleNamespace(classes=tuple(classes), info={"data": {"regions": regions}})
     bins = metrics.reliability(logits, labels)
+    case = Prediction(logits.movedim(1, 0), labels, None, (2.0, 1.0, 1.5))
     found = {
-        (r["class"], r["metric"]): r["value"]
-        for r in _case_rows("a", logits, labels, bins, run, [2.0, 1.0, 1.5])
+        (r["class"], r["metric"]): r["value"] for r in _case_rows("a", logits, case, bins, run)
     }
     pred = metrics.label_map(logits)
     objects = {
@@ -434,7 +435,6 @@ def test_two_at_once_do_not_share_a_run(run):
             UserError, match="another process is at work on .*ce; wait until it is done"
         ):
             pool.submit(evaluate, run).result()
-        evaluate(run)  # the one who holds it may go on
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(evaluate, run).result()
 
@@ -508,7 +508,7 @@ def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
         for f in (lambda x: x, fitted)
     )
     assert after < before
-    batches = cache_logits(run, cases, tmp_path)
+    batches = cache_logits(run, tmp_path)
     assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
 
 
