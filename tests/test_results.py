@@ -1,6 +1,5 @@
 """Runs read together: who is a contender, what stands for it, what is refused."""
 
-import csv
 import json
 import math
 
@@ -8,8 +7,18 @@ import numpy as np
 import pytest
 from synthetic_runs import miss, scores_of, write_run
 
-from segcal.compare import read_results
-from segcal.folders import read_run, write_json, write_rows
+from segcal.compare import pack, read_results
+from segcal.compare.tables import TABLES, all_tables
+from segcal.folders import (
+    read_bins,
+    read_json,
+    read_run,
+    read_scores,
+    write_bins,
+    write_json,
+    write_run as write_record,
+    write_scores,
+)
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(8))
@@ -50,10 +59,12 @@ def test_runs_that_differ_in_seed_or_tuned_setting_are_one_contender(tmp_path):
         "MbLS (penalty l2)",
         "MbLS, U-Net++",
     ]
-    assert [c.variant for c in found.contenders] == ["", "", "penalty=l2", ""]
+    assert [c.variant for c in found.contenders] == [(), (), (("penalty", "l2"),), ()]
     mbls = found.contenders[1]
     assert (mbls.setting, mbls.runs) == ("margin=10", ("m10-0", "m10-1"))
-    assert mbls.tried == pytest.approx({"margin=5": 0.5, "margin=8": 0.8, "margin=10": 1.0})
+    assert mbls.chosen == {0: (("margin", 10.0),)}
+    assert list(mbls.tried) == [(("margin", m),) for m in (10.0, 5.0, 8.0)]  # as read
+    assert list(mbls.tried.values()) == pytest.approx([1.0, 0.5, 0.8])
     assert [c.key for c in found.main("organs")] == ["ce", "mbls"]
 
 
@@ -235,7 +246,7 @@ def test_bins_of_seeds_are_added(tmp_path):
     with pytest.raises(
         UserError,
         match=(
-            "s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"
+            "s0 has no bins for split test, calibrator ts, weights best; run segcal evaluate or"
         ),
     ):
         found.bins(found.contenders[0], calibrator="ts")
@@ -293,17 +304,13 @@ def test_other_data_protocol_or_repeats(tmp_path):
         read_run(write_run(tmp_path / "keys", name, loss))
         for name, loss in (("a", "ce"), ("b", "ls"))
     )
-    for name, info, training in (("a", older, {}), ("b", run, {"keep": "best"})):
+    for name, info, training in (("a", older, {}), ("b", run, {"lr_drop": 0.1})):
         info["settings"]["training"] = {"epochs": 2, "batch": 4} | training
         write_json(tmp_path / "keys" / name / "run.json", info)
     assert (
         len(read_results([tmp_path / "keys"]).contenders) == 2
     )  # a key that an older run does not have
-    run["settings"]["training"]["keep"] = "last"
-    write_json(tmp_path / "keys" / "b" / "run.json", run)
-    refused(tmp_path / "keys", "b and a differ in their training settings")
     for machine in ({"precision": "bf16-mixed"}, {"devices": 2}):
-        run["settings"]["training"]["keep"] = "best"
         run["settings"]["machine"] = machine
         write_json(tmp_path / "keys" / "b" / "run.json", run)
         refused(tmp_path / "keys", "b and a differ in precision or number of processes")
@@ -337,7 +344,7 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
         r"ls \(b\) and ce \(a0, a1\) were scored on different test cases; run the folds",
     )
     for text, message in (
-        ("abc", "holds values that are no numbers"),
+        ("abc", "holds values that are not numbers"),
         ("0.5\nx", "scores.csv is damaged; remove it"),
     ):
         run = write_run(tmp_path / text[:3], "a")
@@ -347,7 +354,7 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
     run = write_run(tmp_path / "twice", "a")
     path = run / "scores.csv"
     path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
-    refused(run.parent, "is damaged: rows are there twice")
+    refused(run.parent, "are damaged: rows are incomplete or twice")
 
 
 def test_a_study_with_failed_cells_is_read_without_them(tmp_path):
@@ -382,17 +389,14 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
     def with_rows(name, change):
         run = write_run(tmp_path / name, "a")
         write_run(tmp_path / name, "b", "ls")
-        with (run / "scores.csv").open() as file:
-            rows = [changed for row in csv.DictReader(file) if (changed := change(row)) is not None]
-        write_rows(run / "scores.csv", rows)
+        changed = [change(row) for row in read_scores(run)]
+        write_scores(run, [row for row in changed if row is not None])
         return tmp_path / name
 
     def of(metric, value):
         return lambda row: row | {"value": value} if row["metric"] == metric else row
 
-    refused(
-        with_rows("inf", of("asd", "inf")), "holds infinite values; run segcal evaluate --again"
-    )
+    refused(with_rows("inf", of("asd", "inf")), "hold infinite values; run segcal evaluate --again")
     refused(
         with_rows("nan", of("dice", "nan")),
         "a has no value of DSC in any test case; look at its predictions",
@@ -403,7 +407,7 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
     )
     refused(
         with_rows("other", lambda row: row | {"method": "focal"}),
-        "is of another run, as its data set or method says",
+        "scores of .*a are of another run",
     )
 
 
@@ -416,7 +420,7 @@ def test_damaged_bins_are_named(tmp_path, text):
     found = read_results([run])
     with pytest.raises(
         UserError,
-        match="(bins.json is damaged; run segcal evaluate --again on a|a has no bins for)",
+        match="(bins.json is damaged; run segcal evaluate --again on .*a$|a has no bins for)",
     ):
         found.bins(found.contenders[0])
 
@@ -429,4 +433,4 @@ def test_a_run_json_of_another_version_is_named(tmp_path):
         info | {"settings": {"loss": {"name": "magic"}}},
     ):
         (run / "run.json").write_text(json.dumps(broken))
-        refused(tmp_path, "run.json is damaged, or of another version")
+        refused(tmp_path, "the record of .*a is damaged, or of another version")
