@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from official_layouts import write_layout
 
-from segcal.data.layouts import write_layout
 from segcal.data.phantom import phantoms
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices

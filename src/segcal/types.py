@@ -6,10 +6,14 @@ instant."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Progress = Callable[[int, int], None]
+"""Takes how much is done and how much there is in all; 0 in all: not known."""
 
 IGNORE = -100
 """The label value that no loss and no metric counts, unless told otherwise; the same as PyTorch's.
