@@ -1,11 +1,9 @@
 r"""What scanners do to images, at a given severity: functions of a volume in a table.
 
-A volume is (D, C, H, W), slices first, scaled to [0, 1]. Nothing is clipped or scaled afterwards:
-the paper only adds noise, and clipping would remove half of it where the background is 0.
-
-MONAI's transforms are not used: the random ones draw the severity too, from NumPy's generator, and
-know nothing of slices; its smoothing darkens the border. Here random numbers are drawn on the CPU,
-the same for every severity: a series over severities shows one artefact growing, on any device.
+A volume is (D, C, H, W), slices first, scaled to [0, 1]. Nothing is clipped afterwards: clipping
+would remove half of the noise where the background is 0. Random numbers are drawn on the CPU, the
+same for every severity: a series over severities shows one artefact growing, on any device. MONAI's
+transforms draw the severity too and know nothing of slices, and its blur darkens the border.
 
 >>> volume = torch.full((4, 1, 8, 8), 0.5)
 >>> corrupt(volume, "gamma:2", seed=case_seed(0, "patient_01"))[0, 0, 0, 0]
@@ -15,6 +13,7 @@ tensor(0.2500)
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,26 +32,26 @@ class Corruption:
     function: Callable[[Tensor, float, Generator], Tensor]
     label: str
     meaning: str  # of the severity
-    severities: tuple[float, ...]  # the usual series, the first is neutral
-    neutral: float = 0.0  # the severity at which nothing happens
+    severities: tuple[float, ...]  # the usual series, from neutral on
     allowed: tuple[float, float] = (0.0, math.inf)
+
+    @property
+    def neutral(self) -> float:
+        """The severity that changes nothing."""
+        return self.severities[0]
 
 
 def corrupt(image: Tensor, spec: str, *, seed: int) -> Tensor:
-    """A corrupted copy of an image (D, C, H, W); `spec` is for example `blur:1.5`.
-
-    The same seed gives the same copy. A neutral severity changes no value.
-    """
+    """A corrupted copy of an image (D, C, H, W), as `spec` says, for example `blur:1.5`."""
     key, severity = parse(spec)
     if image.ndim != 4 or not image.is_floating_point() or image.numel() == 0:
-        got = f"{image.dtype} of shape {tuple(image.shape)}"
-        expected = "floating point (D, C, H, W) and not empty"
-        raise UserError(f"an image to corrupt must be {expected}; got {got}")
-    row = CORRUPTIONS[key]
-    if severity == row.neutral:
+        got = f"got {image.dtype} of shape {tuple(image.shape)}"
+        raise UserError(f"the image must be floating point (D, C, H, W) and not empty; {got}")
+    if severity == CORRUPTIONS[key].neutral:
         return image.clone()
-    wide = image.float() if image.dtype != torch.float64 else image
-    return row.function(wide, severity, Generator().manual_seed(seed)).to(image.dtype)
+    wide = image if image.dtype == torch.float64 else image.float()
+    generator = Generator().manual_seed(seed)
+    return CORRUPTIONS[key].function(wide, severity, generator).to(image.dtype)
 
 
 def parse(spec: str) -> tuple[str, float]:
@@ -113,8 +112,7 @@ def _blur_matrix(size: int, sigma: float) -> Tensor:
 def motion(image: Tensor, severity: float, generator: Generator) -> Tensor:
     r"""Ghosts of a patient who moves periodically (breath) along H while k-space is read by line.
 
-    A line $k$ read at displacement $d$ has its phase turned by $2\pi k d$; the image is the
-    magnitude, as on a scanner."""
+    A line $k$ read at displacement $d$ has its phase turned by $2\pi k d$."""
     n_slices, n_channels, height, _ = image.shape
     draws = torch.rand(2, n_slices, n_channels, 1, 1, generator=generator).to(image)
     cycles, phase = 2 + 4 * draws[0], 2 * math.pi * draws[1]  # per slice and channel
@@ -130,17 +128,14 @@ def motion(image: Tensor, severity: float, generator: Generator) -> Tensor:
 def bias_field(image: Tensor, severity: float, generator: Generator) -> Tensor:
     """A smooth factor exp(field), as of a coil's sensitivity, the same in all channels.
 
-    The field is a random sum of cosines with at most three half-waves in all; a polynomial would be
-    large in the corners only."""
+    The field is a random sum of cosines; a polynomial would be large in the corners only."""
     n_slices, _, height, width = image.shape
     slices, rows, columns = (_half_waves(n) for n in (n_slices, height, width))
     field = torch.zeros(n_slices, height, width)
-    for i, along_slices in enumerate(slices):
-        for j, along_rows in enumerate(rows):
-            for k, along_columns in enumerate(columns):
-                if 1 <= i + j + k <= 3:  # a constant would only be a gain
-                    wave = along_slices[:, None, None] * along_rows[:, None] * along_columns
-                    field += torch.randn((), generator=generator) * wave
+    for i, j, k in itertools.product(range(len(slices)), range(len(rows)), range(len(columns))):
+        if 1 <= i + j + k <= 3:  # a constant would only be a gain
+            wave = slices[i][:, None, None] * rows[j][:, None] * columns[k]
+            field += torch.randn((), generator=generator) * wave
     field *= severity / field.abs().max().clamp_min(1e-6)  # all 0 if there is only one voxel
     return image * field.exp().unsqueeze(1).to(image)  # (D, 1, H, W)
 
@@ -168,8 +163,7 @@ def low_resolution(image: Tensor, severity: float, generator: Generator) -> Tens
 def spikes(image: Tensor, severity: float, generator: Generator) -> Tensor:
     """Stripes from a spike of electric noise in k-space, one per slice and channel.
 
-    A single point of k-space is a plane wave in the image, here exp(i (k·x + phase)) times the
-    severity; the image is the magnitude of the sum, as on a scanner."""
+    A point of k-space is a plane wave in the image; the result is the magnitude of their sum."""
     n_slices, n_channels, height, width = image.shape
     draws = torch.rand(3, n_slices, n_channels, 1, 1, generator=generator).to(image)
     rows, columns = (torch.arange(n).to(image) for n in (height, width))
@@ -179,23 +173,22 @@ def spikes(image: Tensor, severity: float, generator: Generator) -> Tensor:
 
 
 _UNIT = "intensities in [0, 1]"
-
 CORRUPTIONS: dict[str, Corruption] = {
     "gaussian_noise": Corruption(
         gaussian_noise, "Gaussian noise", f"σ, {_UNIT}", (0, 0.01, 0.02, 0.03, 0.04, 0.05)
     ),
     "blur": Corruption(
-        blur, "Blur", "σ in voxels, within slices", (0, 0.5, 1, 1.5, 2, 3), 0, (0, 100)
+        blur, "Blur", "σ in voxels, within slices", (0, 0.5, 1, 1.5, 2, 3), (0, 100)
     ),
     "motion": Corruption(
-        motion, "Motion ghosts", "amplitude in voxels", (0, 0.25, 0.5, 1, 1.5, 2), 0, (0, 100)
+        motion, "Motion ghosts", "amplitude in voxels", (0, 0.25, 0.5, 1, 1.5, 2), (0, 100)
     ),
     "bias_field": Corruption(
-        bias_field, "Bias field", "largest |log factor|", (0, 0.1, 0.2, 0.3, 0.5, 0.7), 0, (0, 10)
+        bias_field, "Bias field", "largest |log factor|", (0, 0.1, 0.2, 0.3, 0.5, 0.7), (0, 10)
     ),
-    "gamma": Corruption(gamma, "Gamma", "exponent", (1, 1.1, 1.2, 1.3, 1.4, 1.5), 1, (0.05, 20)),
+    "gamma": Corruption(gamma, "Gamma", "exponent", (1, 1.1, 1.2, 1.3, 1.4, 1.5), (0.05, 20)),
     "low_resolution": Corruption(
-        low_resolution, "Thick slices", "slices made one", (1, 1.5, 2, 3, 4, 5), 1, (1, 1000)
+        low_resolution, "Thick slices", "slices made one", (1, 1.5, 2, 3, 4, 5), (1, 1000)
     ),
     "spikes": Corruption(
         spikes, "k-space spikes", f"amplitude, {_UNIT}", (0, 0.02, 0.04, 0.06, 0.08, 0.1)

@@ -94,7 +94,7 @@ def prepare(
         key = {"turn": raw.orientation, "segcal": __version__, "format": folders.FORMAT}
         with folders.whole_or_not(raw.target, raw.settings | key) as folder:
             records, left_out = _all_cases(raw, folder, workers, progress)
-            write_json(folder / "cases.json", _info(raw, records, left_out, split_file))
+            write_json(folder / "cases.json", _info(raw, records, left_out))
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
                     path.unlink()
@@ -149,7 +149,7 @@ def _raw_set(
     settings = settings | {"recipe": asdict(recipe), "source": meaning}
     if split_file is not None:
         patient_of = {case.id: case.patient for case in cases}
-        settings["splits"] = splits.from_file(split_file, patient_of, set())
+        settings["splits"] = splits.from_file(split_file, patient_of)
     settings = json.loads(json.dumps(settings))  # as it will be read back
     codes = Counter(orientation(case.images[0]) for case in cases if case.images)
     del codes[None]
@@ -263,16 +263,12 @@ def _one_case(
     return record
 
 
-def _info(
-    raw: _RawSet, records: dict[str, Any], left_out: dict[str, str], split_file: Path | None
-) -> dict[str, Any]:
+def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
     """The content of `cases.json`."""
     source = raw.source
     patient_of = {id: record["patient"] for id, record in records.items()}
-    broken = [case for case in raw.cases if case.id in left_out]
-    if split_file is not None:
-        absent = {case.id for case in broken} | {case.patient for case in broken}
-        folds = splits.from_file(split_file, patient_of, absent)
+    if "splits" in raw.settings:
+        folds = splits.among(raw.settings["splits"], set(records))
     elif source.leave_one_out:
         folds = splits.leave_one_out(patient_of)
     else:
@@ -292,7 +288,7 @@ def _info(
         "patients_known": source.patients_named or "patients" in raw.settings,
         "orientation": raw.orientation,
         "left_out": left_out,
-        "left_out_sources": _marks(broken, raw.root),
+        "left_out_sources": _marks([case for case in raw.cases if case.id in left_out], raw.root),
         "cases": records,
     }
 

@@ -65,31 +65,35 @@ def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
 
 
 def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
-    """The patient of each case, from a JSON object `case: patient`; other cases are on their
-    own.
-    """
+    """Which patient a case is of, from a JSON object `case: patient`."""
     values = _read(path, "patients")
-    if not isinstance(values, dict) or not _are_names([*values.values()]) or "" in values.values():
-        example = '{"scan_001": "anna"}'
-        raise UserError(
-            f"{path} must be a JSON object of cases and their patients, as in {example}"
-        )
-    unknown = sorted(set(values) - ids)
-    if unknown:
-        raise UserError(f"{path} names {unknown[0]!r}, which is no case of this data set")
-    return values
+    names = [*values.values()] if isinstance(values, dict) else None
+    if not _are_names(names) or "" in values.values():
+        expected = 'a JSON object of cases and their patients, as in {"scan_001": "anna"}'
+        raise UserError(f"{path} must be {expected}")
+    for id in sorted(set(values) - ids):
+        raise UserError(f"{path} names {id!r}, which is no case of this data set")
+    return dict(values)
 
 
-def from_file(path: Path, patient_of: Mapping[str, str], left_out: set[str]) -> list[Split]:
-    """A user's split: a JSON object with lists train, val, test of case or patient ids, or a list
-    of such objects.
-    """
+def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:
+    """A JSON object with lists train, val, test of case or patient ids, or a list of such."""
     values = _read(path, "split")
     folds = values if isinstance(values, list) else [values]
-    if not folds or not all(_is_fold(fold) for fold in folds):
-        expected = "a JSON object with the lists train, val and test, or a list of such objects"
-        raise UserError(f"{path} must be {expected}")
-    return [_checked(path, fold, patient_of, left_out) for fold in folds]
+    for fold in folds or [None]:
+        fits = isinstance(fold, dict) and set(fold) == set(NAMES)
+        if not fits or not all(map(_are_names, fold.values())):
+            expected = "a JSON object with the lists train, val and test, or a list of such objects"
+            raise UserError(f"{path} must be {expected}")
+    return [_checked(path, fold, patient_of) for fold in folds]
+
+
+def among(folds: list[Split], ids: set[str]) -> list[Split]:
+    """Splits without the cases that are not in `ids`."""
+    kept = []
+    for fold in folds:
+        kept.append({name: [id for id in fold[name] if id in ids] for name in NAMES})
+    return kept
 
 
 def _read(path: Path, kind: str) -> Any:
@@ -99,31 +103,25 @@ def _read(path: Path, kind: str) -> Any:
         raise UserError(f"cannot read the {kind} file {path}: {error}") from None
 
 
-def _is_fold(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and set(value) == set(NAMES)
-        and all(map(_are_names, value.values()))
-    )
-
-
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _checked(path: Path, fold: Split, patient_of: Mapping[str, str], left_out: set[str]) -> Split:
+def _checked(path: Path, fold: Split, patient_of: Mapping[str, str]) -> Split:
+    """A fold with patients replaced by their cases; a patient must be in one split only."""
     cases_of: dict[str, list[str]] = {id: [id] for id in patient_of}
     for id, patient in patient_of.items():
         cases_of.setdefault(patient, []).append(id)
     split: Split = {}
     role: dict[str, str] = {}
     for name in NAMES:
-        ids = [id for id in fold[name] if id not in left_out]
-        for id in ids:
+        cases: set[str] = set()
+        for id in fold[name]:
             if id not in cases_of:
-                kind = "which is no case or patient of this data set"
-                raise UserError(f"{path} names {id!r} in {name}, {kind}")
-        split[name] = sorted({case for id in ids for case in cases_of[id]})
+                problem = f"names {id!r} in {name}, which is no case or patient of this data set"
+                raise UserError(f"{path} {problem}")
+            cases.update(cases_of[id])
+        split[name] = sorted(cases)
         for case in split[name]:
             patient = patient_of[case]
             other = role.setdefault(patient, name)
