@@ -301,6 +301,17 @@ def test_acdc_as_downloaded(tmp_path):
     assert len(cases.split("train")) == 4
 
 
+def test_a_patient_named_in_a_split_keeps_the_frames_that_are_not_broken(tmp_path):
+    root = tmp_path / "acdc"
+    write_layout("acdc", root, n_cases=6, size=SIZE)
+    (root / "training" / "patient001" / "patient001_frame01.nii.gz").unlink()
+    parts = {"train": ["patient001"], "val": ["patient002"], "test": ["patient003"]}
+    (tmp_path / "split.json").write_text(json.dumps(parts))
+    options = {"skip_broken": True, "split_file": tmp_path / "split.json"}
+    cases = prepare("acdc", root, tmp_path / "cases", **options).cases
+    assert cases.split("train") == ("patient001_frame12",)
+
+
 def test_names_of_brats_2020_and_2021_and_flat_folders(tmp_path):
     for kind, name in (("a", "BraTS20_Training_{:03d}"), ("b", "BraTS2021_{:05d}")):
         root = tmp_path / kind

@@ -250,9 +250,7 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
 
 
 def _label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """The raw labels by name, from `name: number`, `name: [numbers]` (nnU-Net) or `number: name`
-    (Decathlon).
-    """
+    """From `name: number`, `name: [numbers]` (nnU-Net) or `number: name` (Decathlon)."""
     numbers = {}
     swapped = all(str(key).isdigit() for key in labels)
     try:

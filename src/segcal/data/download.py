@@ -46,7 +46,9 @@ def download(url: str, digest: str, target: Path, *, progress: Progress | None =
             return archive.folder
         target.mkdir(parents=True, exist_ok=True)
         if archive.path.exists():
-            _check_by_hand(archive)
+            if difference := archive.difference(archive.path):  # the user's file: not removed
+                problem = f"{archive.path} is damaged or another file ({difference})"
+                raise UserError(f"{problem}; delete it and run again to download it")
             _extract(archive.path, archive.folder)
         else:
             _fetch(archive, progress or (lambda done, total: None))
@@ -56,8 +58,8 @@ def download(url: str, digest: str, target: Path, *, progress: Progress | None =
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             why = f"the disk of {target} is full; make room and run again to resume"
         else:
-            what = f"{error.filename or target} ({error.strerror or error})"
-            why = f"cannot write {what}; make it writable or choose another folder"
+            path = f"{error.filename or target} ({error.strerror or error})"
+            why = f"cannot write {path}; make it writable or choose another folder"
         raise UserError(why) from None
     return archive.folder
 
@@ -116,18 +118,6 @@ def _archive(url: str, digest: str, target: Path) -> _Archive:
     return _Archive(url, algorithm, digits.lower(), target / name)
 
 
-def _check_by_hand(archive: _Archive) -> None:
-    if difference := archive.difference(archive.path):  # the user's file, so it is not removed
-        raise UserError(
-            f"{archive.path} is damaged or another file ({difference}); delete it and run again to"
-            " download it"
-        )
-
-
-# Fetching
-# ------------------------------------------------------------------------------
-
-
 def _fetch(archive: _Archive, progress: Progress) -> None:
     """Make `archive.part` the whole archive, with the right digest."""
     have = archive.part.stat().st_size if archive.part.exists() else 0
@@ -137,26 +127,21 @@ def _fetch(archive: _Archive, progress: Progress) -> None:
         response, have, total = _answer(archive.url, have)
     with response, archive.part.open("ab" if have else "wb") as file:
         progress(have, total)
-        while block := _block(archive, response):
+        while True:
+            with _network(archive):
+                block = response.read(BLOCK)
+            if not block:
+                break
             file.write(block)
             have += len(block)
             progress(have, total)
     if have < total:  # http.client takes a closed connection for the end
-        raise UserError(
-            f"the connection was lost after {have} of {total} bytes; run again to resume, or"
-            f" {archive.by_hand}"
-        )
+        problem = f"the connection was lost after {have} of {total} bytes"
+        raise UserError(f"{problem}; run again to resume, or {archive.by_hand}")
     if difference := archive.difference(archive.part):
         archive.part.unlink()
-        raise UserError(
-            f"the download of {archive.url} was damaged ({difference}) and removed; run again to"
-            f" repeat it, or {archive.by_hand}"
-        )
-
-
-def _block(archive: _Archive, response: http.client.HTTPResponse) -> bytes:
-    with _network(archive):
-        return response.read(BLOCK)
+        problem = f"the download of {archive.url} was damaged ({difference}) and removed"
+        raise UserError(f"{problem}; run again to repeat it, or {archive.by_hand}")
 
 
 @contextmanager
@@ -176,9 +161,7 @@ def _network(archive: _Archive) -> Iterator[None]:
 
 
 def _answer(url: str, have: int) -> tuple[http.client.HTTPResponse, int, int]:
-    """The server's answer, the byte it starts from (`have`, or 0 where the server cannot resume)
-    and the size of the whole (0: not known).
-    """
+    """The answer, its first byte (0 if the server cannot resume), the whole size (0: unknown)."""
     opener = request.OpenerDirector()  # the usual one would follow a redirection to ftp
     for handler in HANDLERS:
         opener.add_handler(handler())
@@ -203,10 +186,6 @@ def _answer(url: str, have: int) -> tuple[http.client.HTTPResponse, int, int]:
     return _answer(url, 0)
 
 
-# Unpacking
-# ------------------------------------------------------------------------------
-
-
 def _extract(archive: Path, folder: Path) -> None:
     """Unpack into `folder`, whole or not at all; a top folder of the same name is not doubled."""
     temporary = folder.with_name(f".{folder.name}.extracting")
@@ -225,9 +204,8 @@ def _extract(archive: Path, folder: Path) -> None:
         (inner if content == [inner] and inner.is_dir() else temporary).replace(folder)
     except UNREADABLE as error:
         why = str(error).partition("\n")[0]  # tarfile adds a list
-        raise UserError(
-            f"{archive} is not a readable archive ({why}); nothing was extracted, delete it"
-        ) from None
+        problem = f"{archive} is not a readable archive ({why})"
+        raise UserError(f"{problem}; nothing was extracted, delete it") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -241,9 +219,8 @@ def _check(archive: Path, member: tarfile.TarInfo) -> None:
         fault = "is neither a file nor a folder"
     else:
         return
-    raise UserError(
-        f"{archive} is unsafe: {member.name!r} {fault}; nothing was extracted, delete the archive"
-    )
+    problem = f"{archive} is unsafe: {member.name!r} {fault}"
+    raise UserError(f"{problem}; nothing was extracted, delete the archive")
 
 
 def _leaves(name: str) -> bool:

@@ -55,9 +55,7 @@ class Grid:
         return code
 
     def close_to(self, other: Grid, *, apart: float = 1e-2) -> bool:
-        """Whether both grids have the same voxels, to a hundredth of a voxel; the first voxels may
-        be `apart` voxels away from each other.
-        """
+        """Whether voxels are at the same places; the first ones may be `apart` voxels away."""
         voxel = min(self.spacing)
         return (
             self.size == other.size

@@ -60,9 +60,7 @@ def msd(root: Path, cases: Iterable[Phantom]) -> None:
 def write_decathlon(
     root: Path, cases: Iterable[Phantom], *, modality: tuple[str, ...], labels: tuple[str, ...]
 ) -> None:
-    """A Decathlon task; images are 4D if there are several modalities. A structure that has no
-    name in `labels` becomes background.
-    """
+    """A Decathlon task; a structure that has no name in `labels` becomes background."""
     pairs = []
     for index, case in enumerate(cases):
         file = f"{case.id}.nii.gz"
@@ -94,9 +92,9 @@ LAYOUTS: dict[str, tuple[Callable[[Path, Iterable[Phantom]], None], int]] = {
 def write_volume(
     path: Path, array: NDArray[Any], case: Phantom, index: int, *, sense: int = 1
 ) -> None:
-    """Write a volume (D, H, W), or several (C, D, H, W) as one 4D image. `sense` is the direction
-    of the x and y axes: -1 as in NIfTI's own coordinates.
-    """
+    """Write a volume (D, H, W), or several (C, D, H, W) as one 4D image.
+
+    `sense` is the direction of the x and y axes: -1 as in NIfTI's own coordinates."""
     if array.dtype != np.uint8:
         array = np.rint(array).astype(np.int16)
     tilt = 0.1 * (index % 3)

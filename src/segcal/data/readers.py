@@ -135,9 +135,7 @@ def busi(root: Path) -> list[RawCase]:
 
 
 def decathlon(root: Path) -> list[RawCase]:
-    """The pairs under `training` in the Decathlon's `dataset.json`; also nnU-Net v1's `_0000`
-    files.
-    """
+    """The pairs under `training` in `dataset.json`; also nnU-Net v1's `_0000` files."""
     path = root / "dataset.json"
     pairs = description(root).get("training")
     if not isinstance(pairs, list):
@@ -157,9 +155,7 @@ def decathlon(root: Path) -> list[RawCase]:
 
 
 def nnunet(root: Path) -> list[RawCase]:
-    """nnU-Net v2 raw: `imagesTr/X_0000.nii.gz`, `_0001` ..., `labelsTr/X.nii.gz`; the ending may
-    differ.
-    """
+    """nnU-Net v2 raw: `imagesTr/X_0000.nii.gz`, `_0001` ..., `labelsTr/X.nii.gz`."""
     ending = str(description(root).get("file_ending", ".nii.gz"))
     cases = []
     for id, files in sorted(_channels(root / "imagesTr", re.escape(ending)).items()):
