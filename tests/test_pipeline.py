@@ -13,6 +13,7 @@ import pytest
 import SimpleITK as sitk
 import torch
 import torch.nn.functional as F
+from official_layouts import write_layout
 from typer.testing import CliRunner
 
 from segcal import calibrators, metrics
@@ -21,7 +22,6 @@ from segcal.compare import read_results
 from segcal.compare.tables import TABLES
 from segcal.config import run_settings
 from segcal.data.images import Grid
-from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
 from segcal.fitting import cache_logits, calibrate
