@@ -23,7 +23,7 @@ from segcal.compare import read_results
 from segcal.compare.ranking import rank_results
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
-from segcal.figures import FIGURES, aurc, colour_of, save_figures
+from segcal.figures import FIGURES, aurc, look_of, save_figures
 from segcal.figures.from_networks import median_case
 from segcal.figures.style import OVER
 from segcal.folders import read_json, save_weights, write_json
@@ -134,7 +134,7 @@ def test_robustness_draws_the_means_of_the_chosen_runs(results, study):
             [mean(folders, "dice", "mean", level), mean(folders, "ece", "all", level)]
             for level in levels
         ]
-        np.testing.assert_allclose(lines(ax)[colour_of(key), ""], expected)
+        np.testing.assert_allclose(lines(ax)[look_of(key).colour, ""], expected)
 
 
 def test_a_point_of_dice_against_ece_is_a_patient(results, study):
@@ -149,7 +149,7 @@ def test_a_point_of_dice_against_ece_is_a_patient(results, study):
     ):
         by_patient[i // 2].append([dice, error])
     expected = [np.mean(pairs, axis=0) for pairs in by_patient.values()]
-    np.testing.assert_allclose(lines(figure.axes[0])[colour_of("ce"), "."], expected)
+    np.testing.assert_allclose(lines(figure.axes[0])[look_of("ce").colour, "."], expected)
     assert figure.axes[0].get_title().startswith("4 patients")
 
 
@@ -221,7 +221,7 @@ def test_the_margin_is_the_chosen_one_and_curves_are_the_logs(results, study):
     ax = FIGURES["learning_curves"].draw(results, "made").axes[0]
     with (study / "ce" / "log.csv").open() as file:
         expected = [float(row["val_dice"]) for row in csv.DictReader(file)]
-    np.testing.assert_allclose(lines(ax)[colour_of("ce"), ""][:, 1], expected)
+    np.testing.assert_allclose(lines(ax)[look_of("ce").colour, ""][:, 1], expected)
 
 
 def test_objectives_are_the_four(results):
