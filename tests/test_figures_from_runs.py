@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -330,6 +331,33 @@ def test_runs_without_bins_are_named(tmp_path):
     assert "no value: FL" in all_text(FIGURES["reliability"].draw(results, "made"))
     (tmp_path / "ce" / "bins.json").unlink()
     assert FIGURES["reliability"].draw(results, "made") is None
+
+
+def test_runs_without_a_log_have_no_learning_curve(tmp_path):
+    for loss in ("ce", "focal"):
+        made_run(tmp_path, loss, loss, n_cases=3, n_voxels=300)
+    (tmp_path / "focal" / "log.csv").unlink()
+    results = read_results([tmp_path])
+    assert "no value: FL" in all_text(FIGURES["learning_curves"].draw(results, "made"))
+    (tmp_path / "ce" / "log.csv").unlink()
+    assert FIGURES["learning_curves"].draw(results, "made") is None
+
+
+def test_methods_and_networks_of_other_tools_are_drawn(results):
+    """What is in neither `LOSSES` nor `NETWORKS`."""
+    names = {"ce": "theirs", "transunet": "nnunet"}
+    keys = {"ce": "theirs", "transunet ce": "nnunet theirs", "transunet mbls": "nnunet mbls"}
+    contenders = []
+    for c in results.contenders:
+        method, network = names.get(c.method, c.method), names.get(c.network, c.network)
+        contenders.append(replace(c, key=keys.get(c.key, c.key), method=method, network=network))
+    scores = results.scores.replace({"contender": keys})
+    others = replace(results, scores=scores, contenders=tuple(contenders))
+    drawn = {key for key, row in FIGURES.items() if row.draw(others, "made") is not None}
+    assert drawn == KEYS - {"qualitative"}
+    figure = FIGURES["backbones"].draw(others, "made")
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "nnunet"]
+    assert "theirs" in all_text(figure)
 
 
 # One case, through real networks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,20 +29,16 @@ GAPS = (("above", 1, OVER, "/////"), ("below", -1, UNDER, "\\\\\\\\\\"))
 """The sign of confidence less accuracy, and how that gap is drawn."""
 
 
-class Diagram(NamedTuple):
-    """One diagram: its title, the sums of its bins (B,), and the look of its contender."""
-
-    title: str
-    bins: BinSums
-    look: Look
+Diagram = tuple[str, BinSums, Look]
+"""A title, the sums of the bins (B,), and the look of the contender."""
 
 
 @layout.styled
 def reliability(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
     """A diagram per contender, over the confidence of the predicted class, with its ECE."""
-    diagrams = [
-        Diagram(layout.shortened(looks[k].label, 28), sums, looks[k]) for k, sums in bins.items()
-    ]
+    diagrams = []
+    for key, sums in bins.items():
+        diagrams.append((layout.shortened(looks[key].label, 28), sums, looks[key]))
     missing = layout.labels_without(looks, bins)
     return _diagrams(diagrams, min(len(diagrams), 4), "confidence", "accuracy", missing)
 
@@ -63,7 +59,7 @@ def reliability_per_class(
     for key, sums in bins.items():
         for k, name in enumerate(classes):
             title = layout.shortened(f"{looks[key].label}: {name}", 90 // columns)
-            diagrams.append(Diagram(title, _of_class(sums, k), looks[key]))
+            diagrams.append((title, _of_class(sums, k), looks[key]))
     return _diagrams(diagrams, columns, "probability", "frequency", missing)
 
 
@@ -83,20 +79,20 @@ def _diagrams(
     n, (rows, columns) = len(diagrams), layout.wrapped(len(diagrams), columns)
     width = SINGLE if columns < 3 else DOUBLE
     height = rows * (0.95 * min(width / columns, 62) + 14) + 10
-    figure, axes = layout.panels(
-        2 * rows, columns, width=width, height=height, height_ratios=[3, 1] * rows
-    )
+    size: Any = {"width": width, "height": height, "height_ratios": [3, 1] * rows}
+    figure, axes = layout.panels(2 * rows, columns, **size)
     # One scale for all counts, as high as the highest bar needs.
-    highest = max(float(_share(diagram.bins).max()) for diagram in diagrams)
+    highest = max(float(_share(bins).max()) for _, bins, _ in diagrams)
     limit = min(1.0, max(0.1, math.ceil(10 * highest) / 10))
     for i in range(rows * columns):
         top, bottom = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
         if i >= n:
             layout.switch_off((top, bottom))
             continue
-        draw_diagram(top, diagrams[i].bins, diagrams[i].look)
-        top.set_title(diagrams[i].title)
-        _draw_counts(bottom, diagrams[i], limit)
+        title, bins, look = diagrams[i]
+        draw_diagram(top, bins, look)
+        top.set_title(title)
+        _draw_counts(bottom, bins, look, limit)
         first, last = i % columns == 0, i + columns >= n
         top.tick_params(labelbottom=False, labelleft=first)
         bottom.tick_params(labelbottom=last, labelleft=first)
@@ -112,59 +108,48 @@ def _diagrams(
 
 def draw_diagram(ax: Axes, bins: BinSums, look: Look) -> None:
     """A bar of accuracy per bin, the gap to the mean confidence, the diagonal, the ECE."""
-    n_bins = len(bins["count"])
+    n_bins, n_voxels = len(bins["count"]), np.sum(bins["count"])
     ax.plot([0, 1], [0, 1], **DIAGONAL, zorder=3)
-    ax.set(xlim=(0, 1), ylim=(0, 1))
-    _three_ticks(ax, "xy")
-    known = np.flatnonzero(bins["count"] > 0)
-    if not len(known):
+    _unit_axes(ax)
+    if not n_voxels:
         layout.say(ax, "no voxels")
         return
-    count = bins["count"][known]
-    accuracy, confidence = bins["hit"][known] / count, bins["conf"][known] / count
-    rare = count < RARE * np.sum(bins["count"])
+    rare = bins["count"] < RARE * n_voxels
     for part, alpha in ((~rare, 1.0), (rare, 0.3)):
-        centre = (known[part] + 0.5) / n_bins
-        _draw_bars(ax, centre, accuracy[part], confidence[part], 1 / n_bins, look.colour, alpha)
+        known = np.flatnonzero(part & (bins["count"] > 0))
+        accuracy, confidence = (bins[k][known] / bins["count"][known] for k in ("hit", "conf"))
+        middle = (known + 0.5) / n_bins
+        bars: Any = {"color": look.colour, "alpha": 0.3 * alpha, "linewidth": 0}
+        ax.bar(middle, accuracy, width=1 / n_bins, **bars)
+        for _, sign, ink, hatch in GAPS:
+            side = sign * (confidence - accuracy) > 0
+            size = np.abs(confidence - accuracy)[side]
+            low = np.minimum(accuracy, confidence)[side]
+            pattern: Any = {"facecolor": "none", "edgecolor": ink, "hatch": hatch, "alpha": alpha}
+            ax.bar(middle[side], size, bottom=low, width=0.9 / n_bins, linewidth=0.4, **pattern)
+        ends = middle - 0.5 / n_bins, middle + 0.5 / n_bins
+        ax.hlines(accuracy, *ends, color=look.colour, linewidth=1, alpha=alpha)
     text = f"ECE {ece_of(bins):.3f}"
     ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=SMALL)
 
 
-def _draw_bars(
-    ax: Axes,
-    centre: Floats,
-    accuracy: Floats,
-    confidence: Floats,
-    width: float,
-    colour: str,
-    alpha: float,
-) -> None:
-    ax.bar(centre, accuracy, width=width, color=colour, alpha=0.3 * alpha, linewidth=0)
-    for _, sign, ink, hatch in GAPS:
-        part = sign * (confidence - accuracy) > 0
-        low, size = np.minimum(accuracy, confidence)[part], np.abs(confidence - accuracy)[part]
-        pattern: Any = {"facecolor": "none", "edgecolor": ink, "hatch": hatch, "linewidth": 0.4}
-        ax.bar(centre[part], size, bottom=low, width=0.9 * width, alpha=alpha, **pattern)
-    left, right = centre - 0.5 * width, centre + 0.5 * width
-    ax.hlines(accuracy, left, right, color=colour, linewidth=1, alpha=alpha)
-
-
-def _three_ticks(ax: Axes, names: str) -> None:
-    for name in names:
-        ax.set(**{f"{name}ticks": [0, 0.5, 1], f"{name}ticklabels": ["0", "0.5", "1"]})
-
-
-def _draw_counts(ax: Axes, diagram: Diagram, limit: float) -> None:
-    n_bins, colour = len(diagram.bins["count"]), diagram.look.colour
-    centre = (np.arange(n_bins) + 0.5) / n_bins
-    ax.bar(centre, _share(diagram.bins), width=0.9 / n_bins, color=colour, alpha=0.6, linewidth=0)
-    _count_axes(ax, limit)
+def _unit_axes(ax: Axes) -> None:
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    ax.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
 
 
 def _count_axes(ax: Axes, limit: float) -> None:
-    ax.set(xlim=(0, 1), ylim=(0, limit), yticks=[0, limit])
-    _three_ticks(ax, "x")
+    _unit_axes(ax)
+    ax.set(ylim=(0, limit), yticks=[0, limit])
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def _draw_counts(ax: Axes, bins: BinSums, look: Look, limit: float) -> None:
+    n_bins = len(bins["count"])
+    bars: Any = {"width": 0.9 / n_bins, "color": look.colour, "alpha": 0.6, "linewidth": 0}
+    ax.bar((np.arange(n_bins) + 0.5) / n_bins, _share(bins), **bars)
+    _count_axes(ax, limit)
 
 
 def _class_lines(
@@ -172,10 +157,9 @@ def _class_lines(
 ) -> Figure:
     """A panel per class with a line per contender; below it the voxels per bin and the ECEs."""
     rows, columns = layout.wrapped(len(classes), 4)
-    handles, ratios = layout.line_handles(looks[key] for key in bins), [3, 0.8, 0.8] * rows
-    figure, axes = layout.panels(
-        3 * rows, columns, height=72 * rows, legend=handles, height_ratios=ratios
-    )
+    handles = layout.line_handles(looks[key] for key in bins)
+    size: Any = {"height": 72 * rows, "height_ratios": [3, 0.8, 0.8] * rows}
+    figure, axes = layout.panels(3 * rows, columns, legend=handles, **size)
     errors = [ece_of(_of_class(sums, k)) for sums in bins.values() for k in range(len(classes))]
     highest = max((error for error in errors if not math.isnan(error)), default=1.0)
     for i in range(rows * columns):
@@ -185,8 +169,8 @@ def _class_lines(
             continue
         top, middle, bottom = trio
         top.plot([0, 1], [0, 1], **DIAGONAL)
-        top.set(xlim=(0, 1), ylim=(0, 1), title=layout.shortened(classes[i], 24))
-        _three_ticks(top, "xy")
+        _unit_axes(top)
+        top.set_title(layout.shortened(classes[i], 24))
         for place, (key, sums) in enumerate(bins.items()):
             _draw_line(trio, _of_class(sums, i), looks[key], place)
         top.tick_params(labelbottom=False)

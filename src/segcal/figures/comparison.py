@@ -25,10 +25,6 @@ def _distinct(names: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(names))
 
 
-# Radar
-# ------------------------------------------------------------------------------
-
-
 class Web(NamedTuple):
     """One radar: a row per contender, a column per axis, and which direction is better on each
     ("higher" or "lower").
@@ -94,10 +90,6 @@ def _short(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"
 
 
-# Ranks
-# ------------------------------------------------------------------------------
-
-
 DARKEST = 0.6
 """The part of its colours that the heat map uses; black numbers are easy to read on all of them."""
 
@@ -110,11 +102,9 @@ def rank_heatmap(
 
     Rank 1 is best. One bar at the side says which colour is which rank, for all panels."""
     n_rows = max(len(table) for table in ranks.values())
-    widths = [max(table.shape[1], 1) for table in ranks.values()]
-    width = DOUBLE if sum(table.shape[1] for table in ranks.values()) > 6 else SINGLE
-    figure, axes = layout.panels(
-        1, len(ranks), width=width, height=14 + 6.5 * n_rows, width_ratios=widths
-    )
+    ratios = [table.shape[1] for table in ranks.values()]
+    size: Any = {"width": DOUBLE if sum(ratios) > 6 else SINGLE, "height": 14 + 6.5 * n_rows}
+    figure, axes = layout.panels(1, len(ranks), width_ratios=ratios, **size)
     rows = list(next(iter(ranks.values())).index)
     cmap = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0, DARKEST, 256)))
     colours: Any = ScalarMappable(Normalize(1, max(n_rows, 2)), cmap)
@@ -127,9 +117,8 @@ def rank_heatmap(
         ax.spines[:].set_visible(False)
         _draw_ranks(ax, table.to_numpy(dtype=float), colours)
     if n_rows > 1:
-        bar = layout.colour_bar(
-            figure, colours, "rank", 0, ax=axes, pad=0.01, fraction=0.03, aspect=max(6, 2 * n_rows)
-        )
+        where: Any = {"ax": axes, "pad": 0.01, "fraction": 0.03, "aspect": max(6, 2 * n_rows)}
+        bar = layout.colour_bar(figure, colours, "rank", length=0, **where)
         bar.set_ticks([1, n_rows], labels=["1, best", f"{n_rows}"])
         bar.ax.invert_yaxis()
     return figure
@@ -146,10 +135,6 @@ def _draw_ranks(ax: Axes, ranks: NDArray[Any], colours: Any) -> None:
         ax.text(j, i, text, color=ink, fontweight=bold, **CENTRED)
     if ranks.shape[1] > 1:  # the overall rank is set apart
         ax.axvline(ranks.shape[1] - 1.5, color="white", linewidth=2)
-
-
-# Dice against ECE
-# ------------------------------------------------------------------------------
 
 
 @layout.styled
@@ -186,10 +171,6 @@ def dice_vs_ece(
         ax.autoscale_view()
         layout.grid(ax)
     return layout.finished(figure, handles, missing=missing)
-
-
-# Networks and objectives
-# ------------------------------------------------------------------------------
 
 
 @layout.styled

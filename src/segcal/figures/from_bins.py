@@ -1,4 +1,6 @@
-"""From the bins, logs and settings of finished runs to figures; `None` where there are none."""
+"""From the bins, logs and settings of finished runs to figures; `None` where there are none.
+
+The docstring of each public function is the caption of its figure."""
 
 from __future__ import annotations
 
@@ -30,13 +32,20 @@ def _bins(results: Results, dataset: str, kind: str) -> dict[str, Any]:
 
 
 def reliability(results: Results, dataset: str) -> Figure | None:
-    """A diagram per contender, over all test cases, pooled."""
+    """How often predictions of a given confidence are right. Bars: accuracy in 15 bins of the
+    predicted class's confidence; hatching: the gap to the bin's mean confidence (red:
+    overconfident); below: the share of voxels per bin. Bins with very few voxels are faint.
+    Foreground voxels of all test cases are pooled, so the printed ECE differs from the mean over
+    cases in the tables."""
     bins = _bins(results, dataset, "top")
     return calibration.reliability(bins, looks_of(results.main(dataset))) if bins else None
 
 
 def reliability_per_class(results: Results, dataset: str) -> Figure | None:
-    """A diagram per contender and foreground class."""
+    """The same for the probability of each foreground class: bars are how often a voxel with that
+    probability is of the class. With many methods and classes, a panel per class has a line per
+    method, and below it the voxels per bin and the ECEs. Foreground voxels of all test cases are
+    pooled."""
     # The voxels are foreground, so the frequency of the background is 0 by definition.
     parts = {}
     for key, bins in _bins(results, dataset, "per_class").items():
@@ -48,13 +57,20 @@ def reliability_per_class(results: Results, dataset: str) -> Figure | None:
 
 
 def risk_coverage(results: Results, dataset: str) -> Figure | None:
-    """From the fine bins of confidence, or from the fifteen."""
+    """The error rate among the voxels that are kept when the least confident ones are left out.
+    Lower is better; a curve that rises to the right means that errors have low confidence. The
+    right end is the error rate of all voxels, the number the area under the curve. Foreground
+    voxels of all test cases are pooled."""
     bins = _bins(results, dataset, "fine")
     return series.risk_coverage(bins, looks_of(results.main(dataset))) if bins else None
 
 
 def mean_logits(results: Results, dataset: str) -> Figure | None:
-    """CE and MbLS; if one of them is missing, the first four contenders."""
+    """The mean logit of each class (numbered bars) over all test voxels of a true class (groups).
+    The higher the bar of the true class (hatched) is above the others, the more confident the
+    network. With more than six classes: a matrix with a row per true class and a column per
+    logit."""
+    # CE and MbLS; if one of them is missing, the first four contenders.
     means, voxels = (_bins(results, dataset, kind) for kind in ("mean_logits", "voxels"))
     pair = []
     for c in results.main(dataset):
@@ -69,7 +85,9 @@ def mean_logits(results: Results, dataset: str) -> Figure | None:
 
 
 def penalty_shape(results: Results, dataset: str) -> Figure | None:
-    """With the margin that validation chose, or the default."""
+    """The penalty on a logit distance, and its derivative: a linear penalty acts on every distance,
+    the one with a margin only on larger distances. The margin is the one chosen for MbLS, or its
+    default."""
     margin = LOSSES["mbls"].settings["margin"]
     for c in results.main(dataset):
         if c.method == "mbls":
@@ -78,8 +96,10 @@ def penalty_shape(results: Results, dataset: str) -> Figure | None:
 
 
 def learning_curves(results: Results, dataset: str) -> Figure | None:
-    """From `log.csv` of the chosen runs; runs without one are left out."""
-    logs = {}
+    """DSC and ECE on the validation split by epoch. Lines are means over seeds and folds, bands go
+    from the lowest to the highest; a marker is at the best mean DSC. Outliers in the first tenth of
+    the epochs are outside the axes."""
+    logs = {}  # of the chosen runs; a run without log.csv, such as an ensemble, is left out
     for c in results.main(dataset):
         tables = []
         for run in c.runs:

@@ -41,9 +41,10 @@ def _predicted(folder: Path, case: str) -> _Predicted:
 
 
 def qualitative(results: Results, dataset: str) -> Figure | None:
-    """The median case by Dice, mean over contenders, in its slice with most foreground.
-
-    `None` where the weights or the prepared data are no longer there."""
+    """The median test case by DSC, mean over methods, in its slice with most foreground. Top: image
+    and outlines of the predicted classes; middle: reference and confidence of the predicted class;
+    bottom: reliability over the foreground voxels of the whole case. Letters are the sides of the
+    patient: right, left, anterior, posterior, superior, inferior."""
     contenders = results.main(dataset)
     case = median_case(results, dataset)
     scored = results.rows()

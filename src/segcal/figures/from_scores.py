@@ -1,4 +1,6 @@
-"""From the scores of finished runs to figures; `None` where the runs have no values for one."""
+"""From the scores of finished runs to figures; `None` where the runs have no values for one.
+
+The docstring of each public function is the caption of its figure."""
 
 from __future__ import annotations
 
@@ -39,12 +41,10 @@ def _classes(results: Results, dataset: str, metric: str) -> list[str]:
     return list(data["classes"])
 
 
-# Radar and ranks
-# ------------------------------------------------------------------------------
-
-
 def radar(results: Results, dataset: str) -> Figure | None:
-    """Axes are the data sets if there are three, else the classes if three, else the metrics."""
+    """A line per method; further out is better. Values are means over test cases. An axis is a data
+    set, a class or a metric. It goes from the worst method (inner ring) to the best (outer ring),
+    but at least over 5 % of its value; both ends are printed."""
     webs = []
     if len(results.datasets) >= 3:
         for metric in ("dice", "ece"):
@@ -75,7 +75,10 @@ def _web(results: Results, title: str, axes: Iterable[tuple[str, str, str, str]]
 
 
 def rank_heatmap(results: Results, dataset: str) -> Figure | None:
-    """Sum-rank and mean case rank on the data set; sum-rank over all data sets if several."""
+    """Rank of each method per metric and overall; 1 is best. Sum-rank: methods are ranked by their
+    means over test cases, and the ranks are added; with several data sets, a third panel adds the
+    ranks of all. Mean case rank: methods are ranked on every test case, and the ranks are averaged
+    over cases."""
     values = _known(ranking.main_values(results, dataset))
     if len(results.main(dataset)) < 2 or not values:
         return None
@@ -108,12 +111,11 @@ def _sum_ranks(results: Results, datasets: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(sums).rank().assign(rank=ranks["rank"])
 
 
-# Scores over conditions
-# ------------------------------------------------------------------------------
-
-
 def dice_vs_ece(results: Results, dataset: str) -> Figure | None:
-    """Per case, or per patient where patients have several."""
+    """Better is right and down. Left: a point per test case (per patient, if they have several),
+    and an ellipse that contains half of them if they are normally distributed. Right, enlarged: the
+    means, and ellipses that contain the true mean with 95 % confidence. Ellipses ignore that all
+    methods have the same cases: for differences see the paired tests."""
     contenders, patients = results.main(dataset), results.patients(dataset)
     dice, ece = (_cases(results, dataset, metric, contenders) for metric in ("dice", "ece"))
     looks = looks_of(contenders)
@@ -126,7 +128,8 @@ def dice_vs_ece(results: Results, dataset: str) -> Figure | None:
 
 
 def robustness(results: Results, dataset: str) -> Figure | None:
-    """Every kind of corruption that a contender was scored under, from the clean image on."""
+    """DSC against ECE for corrupted test images: markers shrink as the corruption grows. The
+    largest is the clean image. Means over test cases. Nothing was trained or fitted again."""
     contenders, scores = results.main(dataset), results.scores
     scores = scores[(scores["dataset"] == dataset) & (scores["split"] == "test")]
     names = [name for name in scores["corruption"].unique() if name and "@" not in name]
@@ -156,7 +159,9 @@ def _means(results: Results, dataset: str, corruption: str) -> pd.DataFrame:
 
 
 def sensitivity(results: Results, dataset: str) -> Figure | None:
-    """Validation scores of every setting tried, of the contenders with more than one."""
+    """DSC and ECE on the validation split for each setting that was tried. A ring marks the setting
+    with the best DSC (in a fold), which is used everywhere else. Lines are means over seeds and
+    folds, small dots single runs."""
     tuned = [c for c in results.main(dataset) if len(c.tried) > 1]
     rows = []
     for c in tuned:
@@ -175,7 +180,8 @@ def _order(settings: Settings) -> list[tuple[bool, Any]]:
 
 
 def backbones(results: Results, dataset: str) -> Figure | None:
-    """The methods, with default settings, that ran on more than one network."""
+    """The same methods on different networks. Points are means over test cases, bars their 95 %
+    intervals from 2,000 bootstrap samples of patients."""
     default = [c for c in results.on(dataset) if not c.variant]
     methods = [c.method for c in default]
     repeated = [c for c in default if methods.count(c.method) > 1]
@@ -194,7 +200,9 @@ def backbones(results: Results, dataset: str) -> Figure | None:
 
 
 def objectives(results: Results, dataset: str) -> Figure | None:
-    """CE and MbLS with and without Dice: a bar per data set; per class if there is one data set."""
+    """The share of each objective in the sum of all; numbers are means over test cases. A larger
+    share of DSC is better, a smaller one of a calibration error. A bar is a data set, or a class if
+    there is one data set."""
     chosen, values = [], {}
     for c in results.main(dataset):
         if c.method in ("ce", "ce_dice", "mbls", "mbls_dice") and not c.variant:
