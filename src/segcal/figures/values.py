@@ -22,12 +22,14 @@ BinSums = Mapping[str, Floats]
 def ece_of(bins: BinSums) -> float:
     """Expected calibration error of stored bins (B,); NaN without voxels.
 
-    >>> count, conf, hit = np.array([2.0, 2.0]), np.array([0.8, 1.8]), np.array([1.0, 1.0])
+    >>> count, conf, hit = np.array([4, 6]), np.array([2, 5]), np.array([1, 5])
     >>> ece_of({"count": count, "conf": conf, "hit": hit})
-    0.25
+    0.1
     """
-    sums = [torch.from_numpy(bins[name]) for name in ("count", "conf", "hit")]
-    return Bins(*sums).error.item()
+    count, conf, hit = (
+        torch.as_tensor(bins[name], dtype=torch.float64) for name in ("count", "conf", "hit")
+    )
+    return Bins(count, conf, hit).error.item()
 
 
 def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
