@@ -4,6 +4,7 @@ The docstring of each public function is the caption of its figure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from matplotlib.figure import Figure
 
 from segcal.compare import Results
 from segcal.figures import calibration, logits, series
-from segcal.figures.looks import _values_of, looks_of
-from segcal.folders import read_rows
+from segcal.figures.looks import looks_of
+from segcal.folders import read_log
 from segcal.losses import LOSSES
 from segcal.types import UserError
 
@@ -91,7 +92,8 @@ def penalty_shape(results: Results, dataset: str) -> Figure | None:
     margin = LOSSES["mbls"].settings["margin"]
     for c in results.main(dataset):
         if c.method == "mbls":
-            return logits.penalty_shape(dict(_values_of(c.setting)).get("margin", margin))
+            settings = Counter(c.chosen.values()).most_common(1)[0][0]
+            return logits.penalty_shape(dict(settings).get("margin", margin))
     return logits.penalty_shape(margin)
 
 
@@ -103,7 +105,7 @@ def learning_curves(results: Results, dataset: str) -> Figure | None:
     for c in results.main(dataset):
         tables = []
         for run in c.runs:
-            rows = read_rows(Path(results.runs[run]["folder"]) / "log.csv")
+            rows = read_log(Path(results.runs[run]["folder"]))
             if rows:
                 columns = pd.DataFrame(rows)[["epoch", "val_dice", "val_ece"]]
                 tables.append(columns.apply(pd.to_numeric))

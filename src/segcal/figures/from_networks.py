@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -13,31 +13,12 @@ from torch import Tensor
 from segcal.compare import Results
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges, turned
-from segcal.data.slices import volume
 from segcal.figures import pictures
 from segcal.figures.looks import looks_of
 from segcal.figures.pictures import Outcome
 from segcal.metrics import label_map, reliability
-from segcal.predictors.run import open_run
-from segcal.scoring import data_of
+from segcal.predictors import open_predictor
 from segcal.types import UserError
-
-
-class _Predicted(NamedTuple):
-    logits: Tensor  # (D, K, H, W)
-    image: Tensor  # (D, C, H, W)
-    label: Tensor  # (D, H, W)
-    spacing: tuple[float, float, float]  # z, y, x
-    edges: dict[str, Any]  # how the slices are turned, and the letters of their sides
-
-
-def _predicted(folder: Path, case: str) -> _Predicted:
-    run = open_run(folder)
-    cases = data_of(run)
-    image, label = volume(cases, case)
-    return _Predicted(
-        run.logits(image), image, label, cases.case(case)["spacing"], edges(cases.info)
-    )
 
 
 def qualitative(results: Results, dataset: str) -> Figure | None:
@@ -49,35 +30,40 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
     case = median_case(results, dataset)
     scored = results.rows()
     scored = scored[(scored["dataset"] == dataset) & (scored["case"] == case)]
+    data = results.data(dataset)
+    sides = edges(data["orientation"], data["recipe"]["axis"])
+
+    def shown(slice: Tensor) -> NDArray[Any]:
+        return turned(slice.numpy(), sides["flip"])
+
     outcomes = {}
     for c in contenders:
         run = next(run for run in c.runs if run in set(scored["run"]))
         try:
-            seen = _predicted(Path(results.runs[run]["folder"]), case)
+            folder = Path(results.runs[run]["folder"])
+            prediction = open_predictor(folder, weights=c.weights).case(case)
         except UserError:
             return None
-        z = int((seen.label > 0).flatten(1).sum(1).argmax())
-        top = reliability(seen.logits, seen.label).top
+        image, label = prediction.image, prediction.label
+        if image is None or label is None:
+            return None
+        logits = prediction.slices
+        z = int((label > 0).flatten(1).sum(1).argmax())
+        top = reliability(logits, label).top
         bins = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
-        confidence = torch.softmax(seen.logits[z], 0).amax(0)
-        labels = label_map(seen.logits)[z]
-        outcomes[c.key] = Outcome(_shown(labels, seen), _shown(confidence, seen), bins)
-    classes = results.data(dataset)["classes"]
+        confidence = torch.softmax(logits[z], 0).amax(0)
+        outcomes[c.key] = Outcome(shown(label_map(logits)[z]), shown(confidence), bins)
     return pictures.qualitative(
-        _shown(seen.image[z, 0], seen),
-        _shown(seen.label[z], seen),
+        shown(image[z, 0]),
+        shown(label[z]),
         outcomes,
         looks_of(contenders),
-        classes,
-        class_colours(len(classes)),
-        aspect=seen.spacing[1] / seen.spacing[2],
-        edges=seen.edges,
-        title=f"{case}, slice {z + 1} of {len(seen.label)}",
+        data["classes"],
+        class_colours(len(data["classes"])),
+        aspect=prediction.spacing[1] / prediction.spacing[2],
+        edges=sides,
+        title=f"{case}, slice {z + 1} of {len(label)}",
     )
-
-
-def _shown(slice: Tensor, seen: _Predicted) -> NDArray[Any]:
-    return turned(slice.numpy(), seen.edges["flip"])
 
 
 def median_case(results: Results, dataset: str) -> str:

@@ -14,7 +14,8 @@ from segcal.compare import Contender, Results, ranking
 from segcal.corruptions import CORRUPTIONS
 from segcal.figures import comparison, series
 from segcal.figures.comparison import Web
-from segcal.figures.looks import Settings, _values_of, axis_label, label_of, look_of, looks_of
+from segcal.compare.names import Settings, network_label
+from segcal.figures.looks import axis_label, look_of, looks_of
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
 
@@ -165,11 +166,11 @@ def sensitivity(results: Results, dataset: str) -> Figure | None:
     tuned = [c for c in results.main(dataset) if len(c.tried) > 1]
     rows = []
     for c in tuned:
-        for setting in sorted(c.tried, key=lambda setting: _order(_values_of(setting))):
+        for setting in sorted(c.tried, key=_order):
             for run in c.runs_tried[setting]:
-                best = results.runs[run]["best"]
-                scores = {"dice": best["val_dice"], "ece": best["val_ece"]}
-                row = {"contender": c.key, "setting": _values_of(setting), "chosen": run in c.runs}
+                kept = results.runs[run][c.weights]
+                scores = {"dice": kept["val_dice"], "ece": kept["val_ece"]}
+                row = {"contender": c.key, "setting": setting, "chosen": run in c.runs}
                 rows.append(row | scores)
     return series.sensitivity(pd.DataFrame(rows), looks_of(tuned)) if rows else None
 
@@ -194,7 +195,7 @@ def backbones(results: Results, dataset: str) -> Figure | None:
         rows = {}
         for c in repeated:
             if c.key in means.index:
-                rows[label_of(NETWORKS, c.network), c.method] = means.loc[c.key]
+                rows[network_label(c.network), c.method] = means.loc[c.key]
         values[metric] = pd.DataFrame(rows).T
     return comparison.backbones(values, {c.method: look_of(c.method) for c in repeated})
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from segcal.compare import Contender
+from segcal.compare.names import Settings, method_label, setting_text
 from segcal.figures.style import shade
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
-
-Settings = tuple[tuple[str, Any], ...]
-"""Names and values, such as `(("margin", 5.0),)`."""
 
 # The colours of Okabe and Ito without yellow, which is hard to see on white, and with a grey; then
 # four more.
@@ -69,11 +67,11 @@ def look_of(
     """
     colour, marker = _method_look(method)
     if variant:
-        number = zlib.crc32(settings_text(variant).encode())
+        number = zlib.crc32(setting_text(variant).encode())
         colour = shade(colour, SHADES[number % len(SHADES)])
     place = list(NETWORKS).index(network) if network in NETWORKS else len(NETWORK_LOOKS)
     line, fill = NETWORK_LOOKS[min(place, len(NETWORK_LOOKS) - 1)]
-    return Look(label or label_of(LOSSES, method), colour, marker, line, fill)
+    return Look(label or method_label(method), colour, marker, line, fill)
 
 
 def _method_look(method: str) -> tuple[str, str]:
@@ -90,13 +88,13 @@ def looks_of(contenders: Iterable[Contender]) -> dict[str, Look]:
     """The looks of contenders, by key."""
     looks = {}
     for c in contenders:
-        looks[c.key] = look_of(c.method, c.network, _values_of(c.variant), c.label)
+        variant = c.variant
+        if c.shows_last:
+            variant += (("weights", c.weights),)
+        if c.members > 1:
+            variant += (("members", c.members),)
+        looks[c.key] = look_of(c.method, c.network, variant, c.label)
     return looks
-
-
-def label_of(table: Mapping[str, Any], name: str) -> str:
-    """The label of a row of `LOSSES` or `NETWORKS`; the name itself if it is in no row."""
-    return str(table[name].label) if name in table else name
 
 
 def axis_label(metric: str) -> str:
@@ -107,25 +105,3 @@ def axis_label(metric: str) -> str:
     """
     row = METRICS[metric]
     return f"{row.label} {row.arrow}" + (f" ({row.unit})" if row.unit else "")
-
-
-def settings_text(settings: Settings) -> str:
-    """Settings as printed: `margin=5 penalty=l2`."""
-    return " ".join(f"{name}={value_text(value)}" for name, value in settings)
-
-
-def value_text(value: Any) -> str:
-    """The value of a setting as printed: `5` for 5.0."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _values_of(setting: str) -> Settings:
-    """The settings of a contender as values, as long as it has them as text: `margin=5`."""
-    pairs: list[tuple[str, Any]] = []
-    for part in setting.partition(" (")[0].split():  # where folds differ, what most folds chose
-        name, _, text = part.partition("=")
-        try:
-            pairs.append((name, float(text)))
-        except ValueError:
-            pairs.append((name, text))
-    return tuple(pairs)

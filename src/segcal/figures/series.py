@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from segcal.figures import layout
-from segcal.figures.looks import Look, Looks, Settings, axis_label, settings_text, value_text
+from segcal.compare.names import Settings, setting_text, value_text
+from segcal.figures.looks import Look, Looks, axis_label
 from segcal.figures.style import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.values import BinSums, aurc, risk_curve
 from segcal.metrics import METRICS
@@ -110,7 +111,7 @@ def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, look: Look) -> list[st
     missing: list[str] = []
     for ax, metric in zip(pair, SCORES, strict=True):
         means = runs.groupby(places)[metric].mean().to_numpy(dtype=float)
-        missing += [settings_text(settings[i]) for i in np.flatnonzero(np.isnan(means))]
+        missing += [setting_text(settings[i]) for i in np.flatnonzero(np.isnan(means))]
         if len(runs) > len(settings):
             dots: Any = {"linestyle": "none", "marker": ".", "markersize": 3, "alpha": 0.5}
             ax.plot(places, runs[metric], color=look.colour, **dots)
@@ -127,7 +128,7 @@ def _ticks(settings: Sequence[Settings]) -> tuple[str, list[str]]:
     """The label of an axis over settings, and its ticks: values, if all set the same one name."""
     names = {tuple(name for name, _ in setting) for setting in settings}
     if len(names) > 1 or len(settings[0]) != 1:
-        return "", [settings_text(setting) for setting in settings]
+        return "", [setting_text(setting) for setting in settings]
     return settings[0][0][0], [value_text(setting[0][1]) for setting in settings]
 
 
