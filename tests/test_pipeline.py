@@ -13,6 +13,7 @@ import pytest
 import SimpleITK as sitk
 import torch
 import torch.nn.functional as F
+from official_layouts import write_layout
 from typer.testing import CliRunner
 
 from segcal import calibrators, metrics
@@ -21,7 +22,6 @@ from segcal.compare import read_results
 from segcal.compare.tables import TABLES
 from segcal.config import run_settings
 from segcal.data.images import Grid
-from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
 from segcal.fitting import cache_logits, calibrate
@@ -430,11 +430,10 @@ def test_a_new_fit_drops_every_score_of_the_old_one(run):
 
 
 def test_two_at_once_do_not_share_a_run(run):
-    with alone(run.root), ThreadPoolExecutor(1) as pool:
-        with pytest.raises(
-            UserError, match="another process is at work on .*ce; wait until it is done"
-        ):
-            pool.submit(evaluate, run).result()
+    with alone(run.root), ThreadPoolExecutor(1) as pool, pytest.raises(
+        UserError, match="another process is at work on .*ce; wait until it is done"
+    ):
+        pool.submit(evaluate, run).result()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(evaluate, run).result()
 
