@@ -21,10 +21,11 @@ def setting_text(settings: Settings, sign: str = "=") -> str:
     >>> setting_text((("margin", 10.0), ("penalty", "l2")))
     'margin=10 penalty=l2'
     """
-    return " ".join(f"{name}{sign}{_value(value)}" for name, value in settings)
+    return " ".join(f"{name}{sign}{value_text(value)}" for name, value in settings)
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """The value of a setting as printed: `5` for 5.0."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return f"{value:g}" if is_number else str(value)
 
