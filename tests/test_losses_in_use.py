@@ -20,6 +20,7 @@ VARIANTS += [
 ]
 VARIANTS += [
     ("focal", {"gamma": 0.5}),
+    ("ecp", {"class_reduction": "mean"}),
     ("svls", {"kernel_size": 5, "sigma": 2.0}),
     ("ce_dice", {"include_background": True}),
 ]
@@ -265,6 +266,7 @@ def test_one_bad_label_among_many_is_found_in_3d(key):
         ("ls", {"alpha": -0.5}, r"alpha must lie in \[0, 1\]; got -0.5"),
         ("focal", {"gamma": -2.0}, "gamma must be at least 0"),
         ("ecp", {"weight": -1.0}, "weight must be at least 0"),
+        ("ecp", {"class_reduction": "none"}, "unknown class_reduction 'none'; choose one of sum"),
         ("svls", {"kernel_size": 4}, "kernel_size must be an odd number from 3; got 4"),
         ("svls", {"sigma": 0.0}, r"sigma must lie in \[0.3, 1000\]; got 0"),
     ],

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segcal.losses.checks import counted, objective
-from segcal.types import IGNORE, UserError, check_range
+from segcal.types import IGNORE, UserError, check_choice, check_range
 
 
 @objective
@@ -66,19 +66,30 @@ def focal(
 
 @objective
 def ecp(
-    logits: Tensor, labels: Tensor, *, weight: float = 0.1, ignore_index: int = IGNORE
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    weight: float = 0.1,
+    class_reduction: str = "sum",
+    ignore_index: int = IGNORE,
 ) -> Tensor:
     r"""Explicit confidence penalty, $\mathrm{CE} - \lambda H(s)$ with $H(s) = -\sum_k s_k \log s_k$
     (Pereyra et al. 2017).
+
+    `class_reduction="mean"` divides H by K, as the code of Murugesan et al. does.
 
     >>> ecp(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), weight=1.0)
     tensor(0.)
     """
     check_range("weight", weight, 0)
+    check_choice("class_reduction", class_reduction, ("sum", "mean"))
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
     log_probs = F.log_softmax(logits, 1)
     nll = F.nll_loss(log_probs, labels, ignore_index=ignore_index, reduction="sum")
-    negative_entropy = (log_probs.exp() * log_probs).sum(1) * voxel_weight  # (N, *S)
+    finite = log_probs.clamp_min(torch.finfo(log_probs.dtype).min)  # 0 log 0 is 0, not NaN
+    negative_entropy = (log_probs.exp() * finite).sum(1) * voxel_weight  # (N, *S)
+    if class_reduction == "mean":
+        weight = weight / logits.shape[1]
     return (nll + weight * negative_entropy.sum()) / n_counted
 
 
@@ -110,7 +121,8 @@ def svls(
         ignore_index=ignore_index,
         dtype=logits.dtype,
     )
-    return F.cross_entropy(logits, target, reduction="sum") / n_counted
+    terms = F.log_softmax(logits, 1) * target
+    return -terms.masked_fill(target == 0, 0).sum() / n_counted  # 0 log 0 is 0, not NaN
 
 
 @torch.no_grad()
