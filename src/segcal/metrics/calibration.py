@@ -1,8 +1,9 @@
 r"""Calibration statistics: one pass over the logits gives a `Reliability`, and every score is a
 function of it.
 
-Bins are $(\frac{b-1}{B}, \frac{b}{B}]$, and a confidence of exactly 0 belongs to the first. A
-float32 probability times the number of bins is exact in float64, so no voxel lands in a
+Bins are $(\frac{b-1}{B}, \frac{b}{B}]$, and a confidence of exactly 0 belongs to the first. The bin
+is that of the probability in float32, also for float64 input: the same map gets the same bins in
+both. A float32 value times the number of bins is exact in float64, so no voxel lands in a
 neighbouring bin by rounding. All sums are float64. Two values add when they come from the same
 classes and bins: over slices, cases, processes, in any order."""
 
@@ -146,6 +147,9 @@ def reliability_of_probs(
 ) -> Reliability:
     """The same as `reliability` for probabilities (N, K, *S) that sum to 1 over the classes.
 
+    For the NLL, the probability of the true class is clipped to [eps, 1 - eps] with the eps of its
+    type, as scikit-learn's `log_loss` does: float16 maps hold zeros, whose logarithm is infinite.
+
     >>> probs = torch.tensor([[0.25, 0.75]])
     >>> round(ece(reliability_of_probs(probs, torch.tensor([1]))).item(), 2)
     0.25
@@ -159,13 +163,15 @@ def reliability_of_probs(
             " `reliability`"
         )
     total = Reliability.zero(probs.shape[1], _bin_number(n_bins), probs.device)
+    eps = torch.finfo(probs.dtype).eps
     for part, truth in _chunks(probs, labels, mask, ring, ignore_index):
         off = (part.sum(0) - 1).abs().amax().item() if part.numel() else 0.0
         if off > 1e-2 if probs.dtype in (torch.float16, torch.bfloat16) else off > 1e-3:
             raise UserError(
                 f"probs must sum to 1 over the classes; got a sum that is off by {off:.3g}"
             )
-        total += _summed(part, part.gather(0, truth[None])[0].log(), truth, n_bins)
+        true_prob = part.gather(0, truth[None])[0].clamp(eps, 1 - eps)
+        total += _summed(part, true_prob.log(), truth, n_bins)
     return total
 
 
@@ -196,9 +202,8 @@ def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reli
     n_classes = probs.shape[0]
     pred = probs.max(0).indices
     wide = probs.double()
-    where = (
-        wide.mul(n_bins).ceil_().int().sub_(1).clamp_(0, n_bins - 1)
-    )  # (K, M): the bin of each class
+    narrow = probs.float().double() if probs.dtype == torch.float64 else wide
+    where = narrow.mul(n_bins).ceil_().int().sub_(1).clamp_(0, n_bins - 1)  # (K, M): of each class
     mine, true = pred[None], truth[None]
     top_bin = where.gather(0, mine)[0]
     count, hit = (
