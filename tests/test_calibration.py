@@ -77,8 +77,8 @@ def test_parts_of_the_error_add_up():
 
 @pytest.mark.parametrize("n_bins", [10, 15])
 def test_agrees_with_torchmetrics(n_bins):
-    """ECE and MCE. torchmetrics bins in float32, the same (lo, hi] but for rounding at the edges and
-    a bin of its own for confidence 1, which none of these voxels has.
+    """ECE and MCE. torchmetrics bins in float32, the same (lo, hi] but for rounding at the edges,
+    and a bin of its own for confidence 1, which none of these voxels has.
     """
     x, y = example((3, 4, 20, 20))
     bins = reliability(x, y, n_bins=n_bins, mask="all")
