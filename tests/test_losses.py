@@ -81,7 +81,7 @@ def test_svls_follows_its_kernel(shape, size, sigma):
 def test_svls_keeps_half_of_its_own_label():
     labels = torch.zeros(1, 5, 5).long()
     labels[0, 2, 2] = 1
-    target = _soft_targets(labels, 2)
+    target = _soft_targets(labels, 2, torch.ones(1, 5, 5), 3, 1.0)
     assert target[0, 1, 2, 2].item() == pytest.approx(0.5)
     torch.testing.assert_close(target.sum(1), torch.ones(1, 5, 5))
     assert (target[0, 1, 1:4, 1:4] > 0).all()

@@ -1,7 +1,5 @@
-"""Training objectives that calibrate: pure functions, the table `LOSSES`, and one module for other
-people's trainers.
-
-Needs torch alone, so that it can live inside anyone's training code.
+"""Training objectives that calibrate: pure functions, the table `LOSSES`, and `Criterion`, a module
+for any trainer. Needs torch alone.
 
 >>> import torch
 >>> from segcal.losses import Criterion
@@ -14,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from segcal.losses.dice import ce_dice, soft_dice
-from segcal.losses.margin import margin_penalty, mbls, mbls_dice
 from segcal.losses.pointwise import ce, ecp, focal, ls, svls
+from segcal.losses.summed import ce_dice, margin_penalty, mbls, mbls_dice, soft_dice
 from segcal.types import UserError, check_settings, settings_of
 
 __all__ = ["LOSSES", "Criterion", "Loss", "Validation", "ce", "ce_dice", "ecp", "focal", "ls"]
@@ -41,18 +37,18 @@ class Validation:
 
 @dataclass(frozen=True)
 class Loss:
-    """A row of `LOSSES`. `grid` holds the settings that the paper tried.
+    """A row of `LOSSES`.
 
-    A loss that learns values beside the network's weights has a `state`, a function of the number
-    of classes that gives the first values, and an `update`, a pure function that gives the values
-    of the next epoch. The loss takes them as keyword-only arguments without default.
+    A loss that learns values besides the network's weights has a `state`, which gives the first
+    values for a number of classes, and an `update`, a pure function that gives those of the next
+    epoch. The loss takes them as keyword-only arguments without default.
     """
 
     function: Callable[..., Tensor]
     label: str
     help: str
     citation: str
-    grid: tuple[Mapping[str, Any], ...] = ({},)
+    grid: tuple[Mapping[str, Any], ...] = ({},)  # the settings that the paper tried
     terms: tuple[Callable[..., Tensor], ...] = ()  # the parts it adds up, where there are several
     state: Callable[[int], State] | None = None
     update: Callable[[State, Validation], State] | None = None
@@ -67,76 +63,41 @@ def _grid(name: str, *values: float) -> tuple[Mapping[str, Any], ...]:
     return tuple({name: value} for value in values)
 
 
+_GOODFELLOW = "Goodfellow et al., Deep Learning, MIT Press 2016, section 6.2"
+_ISLAM = "Islam and Glocker, IPMI 2021, doi:10.1007/978-3-030-78191-0_52"
+_LIN = "Lin et al., ICCV 2017, doi:10.1109/ICCV.2017.324"
+_MILLETARI = "Milletari et al., 3DV 2016, doi:10.1109/3DV.2016.79"
+_PEREYRA = "Pereyra et al., ICLR workshop 2017, arXiv:1701.06548"
+_SZEGEDY = "Szegedy et al., CVPR 2016, doi:10.1109/CVPR.2016.308"
 _MBLS = "Murugesan et al., Medical Image Analysis 87:102826, 2023, doi:10.1016/j.media.2023.102826"
-_MARGINS = _grid("margin", 5.0, 8.0, 10.0)
+
+_ALPHAS, _WEIGHTS = _grid("alpha", 0.1, 0.2, 0.3), _grid("weight", 0.1, 0.2, 0.3)
+_GAMMAS, _MARGINS = _grid("gamma", 1.0, 2.0, 3.0), _grid("margin", 5.0, 8.0, 10.0)
+_MBLS_DICE = (ce, soft_dice, margin_penalty)
 
 LOSSES: dict[str, Loss] = {
-    "ce": Loss(
-        ce,
-        "CE",
-        "cross-entropy",
-        "Goodfellow et al., Deep Learning, MIT Press 2016, section 6.2",
-    ),
+    "ce": Loss(ce, "CE", "cross-entropy", _GOODFELLOW),
     "ce_dice": Loss(
-        ce_dice,
-        "CE+Dice",
-        "cross-entropy plus soft Dice loss",
-        "Milletari et al., 3DV 2016, doi:10.1109/3DV.2016.79",
-        terms=(ce, soft_dice),
+        ce_dice, "CE+Dice", "cross-entropy plus soft Dice loss", _MILLETARI, terms=(ce, soft_dice)
     ),
-    "focal": Loss(
-        focal,
-        "FL",
-        "focal loss: cross-entropy that counts confident voxels less",
-        "Lin et al., ICCV 2017, doi:10.1109/ICCV.2017.324",
-        _grid("gamma", 1.0, 2.0, 3.0),
-    ),
-    "ecp": Loss(
-        ecp,
-        "ECP",
-        "explicit confidence penalty: cross-entropy less a share of the entropy",
-        "Pereyra et al., ICLR workshop 2017, arXiv:1701.06548",
-        _grid("weight", 0.1, 0.2, 0.3),
-    ),
-    "ls": Loss(
-        ls,
-        "LS",
-        "label smoothing",
-        "Szegedy et al., CVPR 2016, doi:10.1109/CVPR.2016.308",
-        _grid("alpha", 0.1, 0.2, 0.3),
-    ),
-    "svls": Loss(
-        svls,
-        "SVLS",
-        "spatially varying label smoothing: labels blurred in space",
-        "Islam and Glocker, IPMI 2021, doi:10.1007/978-3-030-78191-0_52",
-    ),
+    "focal": Loss(focal, "FL", "cross-entropy with less weight where confident", _LIN, _GAMMAS),
+    "ecp": Loss(ecp, "ECP", "cross-entropy less a share of the entropy", _PEREYRA, _WEIGHTS),
+    "ls": Loss(ls, "LS", "cross-entropy with smoothed labels", _SZEGEDY, _ALPHAS),
+    "svls": Loss(svls, "SVLS", "cross-entropy with labels blurred in space", _ISLAM),
     "mbls": Loss(
-        mbls,
-        "MbLS",
-        "margin-based label smoothing: cross-entropy plus a penalty on large logit distances",
-        _MBLS,
-        _MARGINS,
-        (ce, margin_penalty),
+        mbls, "MbLS", "cross-entropy plus a margin penalty", _MBLS, _MARGINS, (ce, margin_penalty)
     ),
     "mbls_dice": Loss(
-        mbls_dice,
-        "MbLS+Dice",
-        "margin-based label smoothing plus soft Dice loss",
-        _MBLS,
-        _MARGINS,
-        (ce, soft_dice, margin_penalty),
+        mbls_dice, "MbLS+Dice", "mbls plus soft Dice loss", _MBLS, _MARGINS, _MBLS_DICE
     ),
 }
 
 
 class Criterion(nn.Module):
-    """A row of `LOSSES` as a module, for wherever MONAI, Lightning or nnU-Net expect a criterion
-    `(logits, target)`.
+    """A row of `LOSSES` as a module `(logits, target)`, as MONAI, Lightning and nnU-Net expect it.
 
-    The target is (N, *S), or (N, 1, *S) as MONAI and nnU-Net give it, of any number type that holds
-    whole numbers. Only a loss with state needs `n_classes`; its learned values are buffers, so they
-    are saved with a checkpoint.
+    The target is (N, *S) or (N, 1, *S), whole numbers of any type. Only a loss with state needs
+    `n_classes`; its learned values are buffers, so that a checkpoint keeps them.
 
     >>> Criterion("ls", alpha=0.2)
     Criterion(ls, alpha=0.2)
@@ -164,10 +125,9 @@ class Criterion(nn.Module):
         """The terms of a loss that adds up several, unweighted, for the log; else empty."""
         values, labels = {}, _labels(logits, target)
         for term in self.row.terms:
-            known = signature(term).parameters
-            arguments = self.settings | dict(self.named_buffers())
-            arguments = {name: value for name, value in arguments.items() if name in known}
-            values[term.__name__] = term(logits.detach(), labels, **arguments)
+            known = settings_of(term)
+            settings = {name: value for name, value in self.settings.items() if name in known}
+            values[term.__name__] = term(logits.detach(), labels, **settings)
         return values
 
     @property
