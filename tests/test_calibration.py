@@ -399,7 +399,8 @@ def test_logits_given_as_probabilities_are_refused():
 
 def test_unlike_values_do_not_add():
     with pytest.raises(
-        UserError, match="statistics add only with the same classes and bins; got 3 classes in 15 bins and 3 classes in 10 bins"
+        UserError,
+        match="statistics add only with the same classes and bins; got 3 classes in 15 bins and 3 classes in 10 bins",
     ):
         reliability(X, Y) + reliability(X, Y, n_bins=10)
     with pytest.raises(UserError, match="unknown class_reduction 'max'"):
@@ -409,6 +410,7 @@ def test_unlike_values_do_not_add():
 @pytest.mark.parametrize(("key", "row"), METRICS.items())
 def test_every_row_is_complete(key, row):
     assert row.label
+    assert row.help
     assert row.arrow in "↑↓→0"
     assert row.of in ("bins", "confusion", "surfaces")
     assert row.function.__doc__

@@ -195,6 +195,7 @@ def test_criterion_tells_which_loss_it_is():
 def test_every_row_is_complete(key, row):
     assert row.function.__name__ == key
     assert row.label
+    assert row.help
     assert "doi:" in row.citation or "arXiv:" in row.citation or "MIT Press" in row.citation
     assert "ignore_index" in row.settings
     for settings in row.grid:

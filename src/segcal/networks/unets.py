@@ -32,8 +32,8 @@ def attention_unet(in_channels: int, n_classes: int, *, width: int = 32) -> nn.M
 
     Differs from the original: 2D; strided convolutions instead of max-pooling; a gate sees the
     upsampled features at the resolution of its skip, and the finest skip has one too; no deep
-    supervision. Differs from MONAI's: two convolutions with batch norm and ReLU follow a skip, as in
-    the original, where MONAI has one with instance norm and PReLU; no biases before a norm.
+    supervision. Differs from MONAI's: two convolutions with batch norm and ReLU follow a skip, as
+    in the original, where MONAI has one with instance norm and PReLU; no biases before a norm.
     """
     check_range("width", width, 2)  # a gate has half as many channels
     network = AttentionUnet(2, in_channels, n_classes, _features(width)[:5], strides=(2, 2, 2, 2))
@@ -71,7 +71,7 @@ def _features(width: int) -> tuple[int, ...]:
 
 
 class _Join(nn.Module):
-    """MONAI's `UpCat` for even sizes, without padding, and without the check that stops compiling."""
+    """MONAI's `UpCat` for even sizes, without padding and the check that stops torch.compile."""
 
     def __init__(self, block: UpCat) -> None:
         super().__init__()
