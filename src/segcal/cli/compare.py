@@ -11,89 +11,74 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from segcal.cli.app import AsJson, app, show
+from segcal.cli.app import AsJson, Calibrator, Published, Runs, app, show
 from segcal.hardware import before_torch
 
 AS_WIDE_AS_NEEDED = 10_000  # a file has no width
+FORMATS = ("terminal", "csv", "markdown", "latex")
+TABLES = (
+    "Only this table; may be repeated: discriminative, calibration, ranking, tests, seeds, posthoc,"
+    " penalty, robustness, backbones or selection."
+)
 
 
 @app.command(epilog="Example: segcal compare runs/ce runs/mbls --table calibration --format latex")
 def compare(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's."),
-    ],
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "Only this, and may be repeated: discriminative, calibration, ranking, tests,"
-                " seeds, posthoc, penalty, "
-                "robustness, backbones or selection."
-            )
-        ),
-    ] = None,
+    runs: Runs,
+    table: Annotated[list[str] | None, typer.Option(help=TABLES)] = None,
     format: Annotated[str, typer.Option(help="terminal, csv, markdown or latex.")] = "terminal",
     out: Annotated[
         Path | None, typer.Option(help="Also write every table in every format into this folder.")
     ] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Put the paper's values beside, where it has any.")
-    ] = False,
-    calibrator: Annotated[
-        str, typer.Option(help="Compare after a fitted calibrator: ts, lts or vs.")
-    ] = "",
+    published: Published = False,
+    calibrator: Calibrator = "",
+    weights: Annotated[
+        str | None, typer.Option(help="Only scores of these weights: best or last.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: means with intervals, ranks, tests; per method the setting that validation
-    chose.
-    """
+    """Compare runs by means with intervals, ranks and tests, each method at its chosen setting."""
     from segcal.types import check_choice
 
-    check_choice("format", format, ("terminal", "csv", "markdown", "latex"))
+    check_choice("format", format, FORMATS)
     before_torch()
-    from segcal.compare import read_results
-    from segcal.compare.tables import FORMATS, all_tables, failed_note, save_tables, to_rich
+    from segcal.compare import read_results, tables
 
-    results = read_results(runs)
-    tables = all_tables(results, table, calibrator=calibrator, published=published)
-    for line in (
-        failed_note(results.failed) if format == "csv" or as_json else ()
-    ):  # the others have it among their notes
-        print(f"note: {line}", file=sys.stderr)
-    for path in save_tables(tables, out) if out is not None else ():
-        print(f"wrote {path}", file=sys.stderr)
+    results = read_results(runs, weights=weights)
+    made = tables.all_tables(results, table, calibrator=calibrator, published=published)
+    if format == "csv" or as_json:  # other formats have it among their notes
+        for line in tables.failed_note(results.failed):
+            print(f"note: {line}", file=sys.stderr)
+    if out is not None:
+        for path in tables.save_tables(made, out):
+            print(f"wrote {path}", file=sys.stderr)
     if as_json:
-        show([one.values() for one in tables], Table(), as_json)
+        show([one.values() for one in made], Table(), as_json)
     elif format == "terminal":
         known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
         console = Console(width=None if known else AS_WIDE_AS_NEEDED)
-        for one in tables:
-            console.print(to_rich(one), "", crop=False)
+        for one in made:
+            console.print(tables.to_rich(one), "", crop=False)
     else:
-        titled = format == "csv" and len(tables) > 1  # else nothing tells them apart
-        print(
-            "\n".join(f"# {one.title}\n" * titled + FORMATS[format][1](one) for one in tables),
-            end="",
-        )
+        _, write = tables.FORMATS[format]
+        titled = format == "csv" and len(made) > 1  # otherwise a file does not name its tables
+        print("\n".join(f"# {one.title}\n" * titled + write(one) for one in made), end="")
 
 
 @app.command(epilog="Example: segcal pack studies/paper-acdc --out results/acdc")
 def pack(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's."),
-    ],
+    runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     as_json: AsJson = False,
 ) -> None:
-    """Copy what runs found, without weights and images, small enough to publish; compare, figures
-    and report read it.
+    """Copy runs without weights and images, small enough to publish.
+
+    compare, figures and report read the copy like the runs.
     """
     before_torch()
-    from segcal.compare import pack as packed
+    from segcal.compare import pack
 
-    said = packed(runs, out)
+    packed = pack(runs, out)
     table = Table("folder", "runs", "size")
-    table.add_row(said["out"], str(said["runs"]), f"{said['bytes'] / 1e3:,.0f} kB")
-    show(said, table, as_json)
+    table.add_row(packed["out"], str(packed["runs"]), f"{packed['bytes'] / 1e3:,.0f} kB")
+    show(packed, table, as_json)
