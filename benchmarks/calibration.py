@@ -1,8 +1,8 @@
 """One-pass calibration statistics against the usual loop over bins and classes, and against keeping
 every voxel.
 
-`python -m benchmarks.calibration segcal 50` prints the peak extra megabytes of streaming 50
-volumes."""
+`python -m benchmarks.calibration segcal 50 192` prints the peak extra megabytes of streaming 50
+volumes of 192 × 192."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from torchmetrics.classification import MulticlassCalibrationError
 from benchmarks.measure import PeakMemory, Row, peak_in_new_process, time_row
 from segcal import metrics
 
-SHAPE = (30, 5, 192, 192)
+N_CLASSES, SIZE = 5, 192
 
 
-def volume() -> tuple[Tensor, Tensor]:
-    """Logits and labels of a volume whose foreground is four boxes, a fifth of the voxels."""
+def volume(size: int = SIZE) -> tuple[Tensor, Tensor]:
+    """Logits and labels of 30 slices whose foreground is four boxes, a fifth of the voxels."""
     torch.manual_seed(0)
-    n, k, h, w = SHAPE
-    labels = torch.zeros(n, h, w, dtype=torch.long)
-    for c in range(1, k):
-        top, left = 90 * ((c - 1) // 2) + 6, 90 * ((c - 1) % 2) + 6
-        labels[4:26, top : top + 48, left : left + 48] = c
-    logits = torch.randn(SHAPE) * 2 + 3 * F.one_hot(labels, k).movedim(-1, 1)
+    shape = (30, N_CLASSES, size, size)
+    labels = torch.zeros(30, size, size, dtype=torch.long)
+    box = size // 4
+    for c in range(1, N_CLASSES):
+        top, left = (6 * size // 192 + 15 * size // 32 * side for side in divmod(c - 1, 2))
+        labels[4:26, top : top + box, left : left + box] = c
+    logits = torch.randn(shape) * 2 + 3 * F.one_hot(labels, N_CLASSES).movedim(-1, 1)
     return logits.contiguous(), labels
 
 
@@ -72,38 +73,35 @@ def ours(logits: Tensor, labels: Tensor) -> tuple[float, float, float, float]:
     )
 
 
-def rows() -> Iterator[Row]:
-    logits, labels = volume()
+def rows(size: int = SIZE, few: int = 5, many: int = 50, repeats: int = 9) -> Iterator[Row]:
+    logits, labels = volume(size)
     torch.testing.assert_close(
         torch.tensor(ours(logits, labels)),
         torch.tensor(usual(logits, labels)),
         rtol=2e-4,
         atol=1e-5,
     )
-    what = f"ECE + CECE + NLL + Brier {SHAPE}"
-    yield time_row(
-        what, "loop over bins", lambda: ours(logits, labels), lambda: usual(logits, labels), 0.15, 9
-    )
-    few, many = (peak_in_new_process("benchmarks.calibration", "segcal", n) for n in ("5", "50"))
-    kept = peak_in_new_process("benchmarks.calibration", "torchmetrics", "50")
-    detail = (
-        f"peak {few:.0f} MB after 5, {many:.0f} MB after 50; torchmetrics {kept:.0f} MB after 50"
-    )
-    yield Row(
-        "the same over 50 volumes: growth",
-        "torchmetrics, keeps voxels",
-        max(0.0, many - few),
-        5.0,
-        detail,
-        unit=" MB",
-    )
+    what = f"ECE + CECE + NLL + Brier {tuple(logits.shape)}"
+    both = (lambda: ours(logits, labels), lambda: usual(logits, labels))
+    yield time_row(what, "loop over bins", *both, 0.15, repeats)
+
+    a, b = peak("segcal", few, size), peak("segcal", many, size)
+    kept = peak("torchmetrics", many, size)
+    what, against = f"the same over {many} volumes: growth", "torchmetrics, keeps voxels"
+    detail = f"peak {a:.0f} MB after {few}, {b:.0f} MB after {many}"
+    detail += f"; torchmetrics {kept:.0f} MB after {many}"
+    yield Row(what, against, max(0.0, b - a), 5.0, detail, unit=" MB")
 
 
-def main(name: str, n_volumes: str) -> None:
+def peak(name: str, n_volumes: int, size: int) -> float:
+    return peak_in_new_process("benchmarks.calibration", name, str(n_volumes), str(size))
+
+
+def main(name: str, n_volumes: str, size: str) -> None:
     torch.set_num_threads(1)
-    logits, labels = volume()
-    metric = MulticlassCalibrationError(SHAPE[1], n_bins=15) if name == "torchmetrics" else None
-    total = metrics.Reliability.zero(SHAPE[1])
+    logits, labels = volume(int(size))
+    metric = MulticlassCalibrationError(N_CLASSES, n_bins=15) if name == "torchmetrics" else None
+    total = metrics.Reliability.zero(N_CLASSES)
     ours(logits[:1], labels[:1])  # load every library page first
     with PeakMemory() as memory:
         for _ in range(int(n_volumes)):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +15,11 @@ from torch import Tensor
 from benchmarks.measure import PeakMemory, Row, peak_in_new_process, time_row
 from segcal.losses import LOSSES
 
-SHAPES = [(4, 4, 224, 224), (1, 14, 96, 96, 96)]
-REPEATS = {4: 41, 5: 9}
+Shape = tuple[int, ...]
+SIZES = (((4, 4, 224, 224), 41), ((1, 14, 96, 96, 96), 9))  # shapes, and how often each is timed
 
 
-def step(
-    function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]
-) -> Callable[[], None]:
+def step(function: Callable[[Tensor, Tensor], Tensor], shape: Shape) -> Callable[[], None]:
     torch.manual_seed(0)
     logits = (torch.randn(shape) * 5).requires_grad_()
     labels = torch.randint(0, shape[1], (shape[0], *shape[2:]))
@@ -33,23 +31,20 @@ def step(
     return run
 
 
-def peak(name: str, shape: tuple[int, ...]) -> float:
+def peak(name: str, shape: Shape) -> float:
     size = ",".join(map(str, shape))
     return peak_in_new_process("benchmarks.losses", name, size)
 
 
-def rows() -> Iterator[Row]:
-    for shape in SHAPES:
+def rows(sizes: Sequence[tuple[Shape, int]] = SIZES) -> Iterator[Row]:
+    for shape, repeats in sizes:
         for key, row in LOSSES.items():
             reach = 2.8 if key == "mbls" else 8.0 if key == "svls" and len(shape) == 5 else 4.0
             ours, theirs = step(row.function, shape), step(F.cross_entropy, shape)
-            yield time_row(
-                f"`{key}` {shape}", "cross_entropy, time", ours, theirs, reach, REPEATS[len(shape)]
-            )
+            yield time_row(f"`{key}` {shape}", "cross_entropy, time", ours, theirs, reach, repeats)
         a, b = peak("mbls", shape), peak("cross_entropy", shape)
-        yield Row(
-            f"`mbls` {shape}", "cross_entropy, peak memory", a / b, 1.3, f"{a:.0f} MB / {b:.0f} MB"
-        )
+        detail = f"{a:.0f} MB / {b:.0f} MB"
+        yield Row(f"`mbls` {shape}", "cross_entropy, peak memory", a / b, 1.3, detail)
 
 
 def main(name: str, size: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -46,7 +47,7 @@ HEAD = ("what", "against", "measured", "reach", "reached", "median times or size
 
 def times(*functions: Callable[[], Any], repeats: int) -> list[float]:
     """Median seconds of each function; they take turns, so that a busy moment of the machine hits
-    all alike.
+    all of them.
     """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -78,7 +79,7 @@ def peak_in_new_process(module: str, *args: str) -> float:
     command = [sys.executable, "-m", module, *args]
     # A fixed threshold makes the allocator return every large block at once, so that the peak is
     # what was really held.
-    env = {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1", "PATH": ""}
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return float(done.stdout.split()[-1])
 

@@ -18,11 +18,10 @@ from segcal.compare.tables import all_tables
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 
-N_CASES, N_SAMPLES = 50, 2000
 METHODS = [key for key in LOSSES if key != "mbls_dice"]
 
 
-def results() -> Results:
+def results(n_cases: int) -> Results:
     """As many scores as a study's runs have: every metric, per class and case, before and after two
     calibrators.
     """
@@ -31,7 +30,7 @@ def results() -> Results:
         (name, m) for m, row in METRICS.items() if row.of != "bins" for name in ("A", "B", "mean")
     ]
     kinds += [("all", m) for m, row in METRICS.items() if row.of == "bins"]
-    cases = [f"case{i:02}" for i in range(N_CASES)]
+    cases = [f"case{i:02}" for i in range(n_cases)]
     rows = [
         (method, calibrator, case, name, metric)
         for method, calibrator, case, (name, metric) in product(
@@ -61,17 +60,13 @@ def results() -> Results:
     )
 
 
-def rows() -> Iterator[Row]:
-    given = results()
-    (taken,) = times(lambda: rank_results(given, "bench", n=N_SAMPLES), repeats=5)
-    what = f"ranking, {len(METHODS)} methods × {N_CASES} cases × {len(MAIN)} metrics"
-    yield Row(what, f"{N_SAMPLES:,} samples", taken, 5.0, f"{taken * 1e3:.3g} ms", unit=" s")
-    (taken,) = times(lambda: all_tables(given), repeats=3)
-    yield Row(
-        "all tables of the same",
-        f"{len(given.scores):,} scores",
-        taken,
-        10.0,
-        f"{taken * 1e3:.3g} ms",
-        unit=" s",
-    )
+def rows(
+    n_cases: int = 50, n_samples: int = 2000, repeats: tuple[int, int] = (5, 3)
+) -> Iterator[Row]:
+    given = results(n_cases)
+    (taken,) = times(lambda: rank_results(given, "bench", n=n_samples), repeats=repeats[0])
+    what = f"ranking, {len(METHODS)} methods × {n_cases} cases × {len(MAIN)} metrics"
+    yield Row(what, f"{n_samples:,} samples", taken, 5.0, f"{taken * 1e3:.3g} ms", unit=" s")
+    (taken,) = times(lambda: all_tables(given), repeats=repeats[1])
+    what, against = "all tables of the same", f"{len(given.scores):,} scores"
+    yield Row(what, against, taken, 10.0, f"{taken * 1e3:.3g} ms", unit=" s")

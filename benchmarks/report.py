@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,31 +22,28 @@ from segcal.scoring import evaluate
 from segcal.training import train
 
 METHODS = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
-N_TEST, SHAPE = 50, (20, 128, 128)
 SECONDS, MEGABYTES = 60.0, 15.0
 
 
-def prepared(root: Path) -> CaseSet:
+def prepared(root: Path, n_test: int, shape: tuple[int, int, int]) -> CaseSet:
     """Phantoms of which all but four are tested on: what is trained here is barely trained
     at all.
     """
-    ids = [f"phantom_{i:03d}" for i in range(N_TEST + 4)]
+    ids = [f"phantom_{i:03d}" for i in range(n_test + 4)]
     split = {"train": ids[:2], "val": ids[2:4], "test": ids[4:]}
     (root / "split.json").write_text(json.dumps(split))
-    return prepare(
-        "phantom", to=root, n_cases=len(ids), shape=SHAPE, split_file=root / "split.json"
-    ).cases
+    split_file = root / "split.json"
+    return prepare("phantom", to=root, n_cases=len(ids), shape=shape, split_file=split_file).cases
 
 
-def runs(root: Path) -> list[Path]:
+def runs(root: Path, cases: CaseSet, methods: Sequence[str]) -> list[Path]:
     """A run per method. The first is scored for real; the others' scores are made from its own,
     which takes no time.
 
     Weights are real for all, since the slice viewer asks every network for its cases.
     """
-    cases = prepared(root)
     made = []
-    for method in METHODS:
+    for method in methods:
         small = ["network.width=8", "training.epochs=3", f"loss.name={method}"]
         train(
             run_settings({"data": str(cases.root)}, overrides=small), root / method, progress=False
@@ -75,17 +72,20 @@ def runs(root: Path) -> list[Path]:
     return made
 
 
-def rows() -> Iterator[Row]:
+def rows(
+    methods: Sequence[str] = METHODS,
+    n_test: int = 50,
+    shape: tuple[int, int, int] = (20, 128, 128),
+) -> Iterator[Row]:
     root = Path(tempfile.mkdtemp())
     try:
-        folders = runs(root)
+        folders = runs(root, prepared(root, n_test, shape), methods)
         start = time.perf_counter()
         page = build_report(read_results(folders))
         taken, size = time.perf_counter() - start, len(page.encode()) / 1e6
     finally:
         shutil.rmtree(root)
-    what = f"report of {len(METHODS)} methods × {N_TEST} cases {SHAPE}"
-    yield Row(
-        what, "a minute", taken, SECONDS, "with inference on four cases by each, width 8", unit=" s"
-    )
+    what = f"report of {len(methods)} methods × {n_test} cases {shape}"
+    detail = "with inference on four cases by each, width 8"
+    yield Row(what, "a minute", taken, SECONDS, detail, unit=" s")
     yield Row(what, "15 MB", size, MEGABYTES, "one HTML file", unit=" MB")

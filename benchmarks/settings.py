@@ -1,12 +1,14 @@
 """What the settings in `segcal/hardware.py` bring on this machine: a training step with each of
 them taken away.
 
-`python -m benchmarks.settings pages` prints the median step in milliseconds without kept pages.
+`python -m benchmarks.settings 64 25 pages` prints the median of 25 steps on 64 × 64 pixels, in
+milliseconds, without kept pages.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,34 +27,33 @@ WITHOUT = {
 }
 
 
-def step_time(*without: str) -> float:
+def step_time(size: int, repeats: int, without: str) -> float:
     """Milliseconds of a training step in a process of its own, one thread."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.settings", *without]
+    command = [sys.executable, "-m", "benchmarks.settings", str(size), str(repeats), without]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return float(done.stdout.split()[-1])
 
 
-def rows() -> Iterator[Row]:
-    rounds = [{key: step_time(key) for key in ("", *WITHOUT)} for _ in range(5)]
-    for key, what in WITHOUT.items():
-        ours, theirs = (sorted(r[k] for r in rounds)[2] for k in ("", key))
-        yield Row(
-            "training step (8, 1, 64, 64), width 8",
-            what,
-            ours / theirs,
-            1.05,
-            f"{ours:.3g} ms / {theirs:.3g} ms",
-        )
+def rows(
+    size: int = 64, n_slices: int = 36, n_rounds: int = 5, steps: int = 25, repeats: int = 15
+) -> Iterator[Row]:
+    taken: dict[str, list[float]] = {"": [], **{key: [] for key in WITHOUT}}
+    for _ in range(n_rounds):
+        for key, milliseconds in taken.items():
+            milliseconds.append(step_time(size, steps, key))
+    ours = statistics.median(taken[""])
+    for key, against in WITHOUT.items():
+        theirs = statistics.median(taken[key])
+        what, detail = f"training step (8, 1, {size}, {size}), width 8", f"{ours:.3g} ms"
+        yield Row(what, against, ours / theirs, 1.05, f"{detail} / {theirs:.3g} ms")
 
     fused, loop = (adam_step(fused=fused) for fused in (True, False))
-    yield time_row("Adam's step, unet width 8", "a loop over tensors", fused, loop, 1.0, 15)
+    yield time_row("Adam's step, unet width 8", "a loop over tensors", fused, loop, 1.0, repeats)
 
     keep_pages()
-    network, image = (
-        channels_last(build_network("unet", 1, 3, width=8).eval()),
-        torch.rand(36, 1, 52, 42),
-    )
+    network = channels_last(build_network("unet", 1, 3, width=8).eval())
+    image = torch.rand(n_slices, 1, 52, 42)
 
     @torch.inference_mode()
     def by_four() -> None:
@@ -63,9 +64,8 @@ def rows() -> Iterator[Row]:
     def by_many() -> None:
         volume_logits(network, image, (52, 42))
 
-    yield time_row(
-        "inference (36, 1, 52, 42), width 8", "four slices at a time", by_many, by_four, 1.0, 15
-    )
+    what = f"inference ({n_slices}, 1, 52, 42), width 8"
+    yield time_row(what, "four slices at a time", by_many, by_four, 1.0, repeats)
 
 
 def adam_step(*, fused: bool) -> Callable[[], object]:
@@ -75,12 +75,13 @@ def adam_step(*, fused: bool) -> Callable[[], object]:
     return torch.optim.Adam(parameters, fused=fused, foreach=False).step
 
 
-def main(without: str = "") -> None:
+def main(size: str, repeats: str, without: str) -> None:
     if without != "pages":
         keep_pages()
     torch.manual_seed(0)
     network = build_network("unet", 1, 4, width=8)
-    image, labels = torch.rand(8, 1, 64, 64), torch.randint(0, 4, (8, 64, 64))
+    side = int(size)
+    image, labels = torch.rand(8, 1, side, side), torch.randint(0, 4, (8, side, side))
     if without != "layout":
         network, image = channels_last(network), image.contiguous(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
@@ -90,7 +91,7 @@ def main(without: str = "") -> None:
         mbls(network(image), labels).backward()
         optimizer.step()
 
-    print(times(step, repeats=25)[0] * 1e3)
+    print(times(step, repeats=int(repeats))[0] * 1e3)
 
 
 if __name__ == "__main__":

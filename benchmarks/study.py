@@ -19,13 +19,12 @@ from segcal.study.runner import run_study
 from segcal.training import train
 
 LOSSES = '["ce", "ls", "focal", "mbls"]'
-REPEATS = 3
 
 
-def plan(cases: CaseSet, epochs: int) -> Plan:
-    """Four cells, each of which is chosen and scored on test."""
+def plan(cases: CaseSet, losses: str, epochs: int) -> Plan:
+    """A cell per loss, each of which is chosen and scored on test."""
     sets = [
-        f"studies.methods.loss={LOSSES}",
+        f"studies.methods.loss={losses}",
         f"training.epochs={epochs}",
         "network.width=8",
         "training.batch=8",
@@ -52,16 +51,22 @@ def studied(wanted: Plan, out: Path, workers: int) -> float:
     return time.perf_counter() - start
 
 
-def rows() -> Iterator[Row]:
+def rows(
+    losses: str = LOSSES,
+    n_cases: int = 10,
+    shape: tuple[int, int, int] = (12, 64, 64),
+    epochs: tuple[int, int] = (1, 8),
+    repeats: int = 3,
+) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         root, number = Path(folder), itertools.count()
-        cases = prepare("phantom", to=root, n_cases=10, shape=(12, 64, 64)).cases
-        short, long = plan(cases, 1), plan(cases, 8)
+        cases = prepare("phantom", to=root, n_cases=n_cases, shape=shape).cases
+        short, long = (plan(cases, losses, n) for n in epochs)
         n = len(short.cells)
         studied(short, root / "warm", 1)
         pairs = [
             (studied(short, root / f"{next(number)}", 1), directly(short, root / f"{next(number)}"))
-            for _ in range(REPEATS)
+            for _ in range(repeats)
         ]
         ours, theirs = (statistics.median(taken) for taken in zip(*pairs, strict=True))
         detail = f"{ours / n:.3g} s / {theirs / n:.3g} s a cell"
@@ -76,7 +81,7 @@ def rows() -> Iterator[Row]:
 
         pairs = [
             (studied(long, root / f"{next(number)}", 2), studied(long, root / f"{next(number)}", 1))
-            for _ in range(REPEATS)
+            for _ in range(repeats)
         ]
         two, one = (statistics.median(taken) for taken in zip(*pairs, strict=True))
         detail = f"{3600 * n / two:.0f} / {3600 * n / one:.0f} cells an hour, one thread each"

@@ -47,8 +47,8 @@ def entropy(row):
     return -sum(p * math.log(p) for p in softmax(row) if p > 0)
 
 
-def ecp(row, y, weight=0.1):
-    return ce(row, y) - weight * entropy(row)
+def ecp(row, y, weight=0.1, class_reduction="sum"):
+    return ce(row, y) - weight * entropy(row) / (len(row) if class_reduction == "mean" else 1)
 
 
 def ls(row, y, alpha=0.1):

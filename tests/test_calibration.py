@@ -77,8 +77,8 @@ def test_parts_of_the_error_add_up():
 
 @pytest.mark.parametrize("n_bins", [10, 15])
 def test_agrees_with_torchmetrics(n_bins):
-    """ECE and MCE. torchmetrics bins in float32 by bucketize, the same (lo, hi] but for rounding at
-    the edges.
+    """ECE and MCE. torchmetrics bins in float32, the same (lo, hi] but for rounding at the edges,
+    and a bin of its own for confidence 1, which none of these voxels has.
     """
     x, y = example((3, 4, 20, 20))
     bins = reliability(x, y, n_bins=n_bins, mask="all")
@@ -87,6 +87,16 @@ def test_agrees_with_torchmetrics(n_bins):
             F.softmax(x, 1), y, num_classes=4, n_bins=n_bins, norm=norm
         )
         torch.testing.assert_close(ours(bins).float(), theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_torchmetrics_has_one_more_bin_for_confidence_1():
+    """docs/metrics.md quotes these numbers; just below 1 both agree again."""
+    for sure, theirs in ((1.0, 0.525), (1 - 1e-6, 0.475)):
+        probs, y = torch.tensor([[1 - sure, sure], [0.05, 0.95]]), torch.tensor([0, 1])
+        ours = metrics.ece(reliability_of_probs(probs, y, mask="all")).item()
+        assert ours == pytest.approx(0.475, abs=1e-5)
+        peer = multiclass_calibration_error(probs, y, num_classes=2, n_bins=15).item()
+        assert peer == pytest.approx(theirs, abs=1e-5)
 
 
 def test_agrees_with_netcal():
@@ -206,6 +216,27 @@ def test_every_probability_falls_in_its_bin(n_bins, step, beside):
     expected = max(math.ceil(Fraction(float(p)) * n_bins) - 1, 0)
     assert bins.classes.count[1].nonzero().item() == expected
     assert bins.classes.count.sum() == 2  # no probability falls through, not even 0
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([-1, 0, 1]))
+def test_precision_does_not_move_a_probability_to_another_bin(n_bins, step, beside):
+    edge = np.float64(min(step, n_bins) / n_bins)
+    p = np.clip(np.nextafter(edge, np.float64(9 * beside)) if beside else edge, 0, 1)
+    probs = torch.tensor([[1 - p, p]], dtype=torch.float64)
+    wide = reliability_of_probs(probs, torch.tensor([1]), n_bins=n_bins)
+    narrow = reliability_of_probs(probs.float(), torch.tensor([1]), n_bins=n_bins)
+    assert torch.equal(wide.classes.count, narrow.classes.count)
+    assert torch.equal(wide.top.count, narrow.top.count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_probability_of_zero_has_the_nll_of_scikit_learn(dtype):
+    probs = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.25, 0.75]], dtype=dtype)
+    truth = torch.tensor([1, 1, 1])
+    bins = reliability_of_probs(probs, truth)
+    theirs = sklearn.metrics.log_loss(truth.numpy(), probs.numpy(), labels=[0, 1])
+    assert metrics.nll(bins).isfinite()
+    assert metrics.nll(bins).item() == pytest.approx(theirs, rel=2e-3)
 
 
 def test_perfect_and_hopeless():
@@ -368,7 +399,8 @@ def test_logits_given_as_probabilities_are_refused():
 
 def test_unlike_values_do_not_add():
     with pytest.raises(
-        UserError, match="only like adds to like; got 3 classes in 15 bins and 3 classes in 10 bins"
+        UserError,
+        match="statistics add only with the same classes and bins; got 3 classes in 15 bins and 3 classes in 10 bins",
     ):
         reliability(X, Y) + reliability(X, Y, n_bins=10)
     with pytest.raises(UserError, match="unknown class_reduction 'max'"):
@@ -378,6 +410,7 @@ def test_unlike_values_do_not_add():
 @pytest.mark.parametrize(("key", "row"), METRICS.items())
 def test_every_row_is_complete(key, row):
     assert row.label
+    assert row.help
     assert row.arrow in "↑↓→0"
     assert row.of in ("bins", "confusion", "surfaces")
     assert row.function.__doc__

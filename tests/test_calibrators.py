@@ -780,6 +780,7 @@ def test_missing_and_future_files_are_refused(tmp_path):
 def test_every_row_is_complete(key):
     row = CALIBRATORS[key]
     assert row.label
+    assert row.help
     assert row.citation
     assert row.fit.__doc__
     assert row.fit.__name__ == key

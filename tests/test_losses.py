@@ -43,6 +43,8 @@ def test_pointwise_losses_follow_their_formula(shape, ignored):
             mean(lambda r, t, g=gamma: oracles.focal(r, t, g), x, y),
         )
     close(losses.ecp(x, y, weight=0.3), mean(lambda r, t: oracles.ecp(r, t, 0.3), x, y))
+    by_class = losses.ecp(x, y, weight=0.3, class_reduction="mean")
+    close(by_class, mean(lambda r, t: oracles.ecp(r, t, 0.3, "mean"), x, y))
     close(losses.ls(x, y, alpha=0.2), mean(lambda r, t: oracles.ls(r, t, 0.2), x, y))
 
 
@@ -79,7 +81,7 @@ def test_svls_follows_its_kernel(shape, size, sigma):
 def test_svls_keeps_half_of_its_own_label():
     labels = torch.zeros(1, 5, 5).long()
     labels[0, 2, 2] = 1
-    target = _soft_targets(labels, 2)
+    target = _soft_targets(labels, 2, torch.ones(1, 5, 5), 3, 1.0)
     assert target[0, 1, 2, 2].item() == pytest.approx(0.5)
     torch.testing.assert_close(target.sum(1), torch.ones(1, 5, 5))
     assert (target[0, 1, 1:4, 1:4] > 0).all()
@@ -246,6 +248,24 @@ def test_invariances(key):
     swap = torch.tensor([0, 3, 1, 2])  # foreground classes change names
     renamed = torch.where(y < 0, y, swap.argsort()[y.clamp_min(0)])
     close(function(x[:, swap], renamed), value)
+
+
+@pytest.mark.parametrize("key", ["ce", "ce_dice", "focal", "ecp", "svls"])
+def test_an_impossible_class_is_one_that_is_not_there(key):
+    """A logit of -inf is a probability of 0, and 0 log 0 is 0: as if the class did not exist."""
+    x, y = example((2, 3, 6, 5), ignored=False)
+    impossible = torch.cat([x, torch.full((2, 1, 6, 5), -math.inf, dtype=x.dtype)], 1)
+    a, b = x.clone().requires_grad_(), impossible.clone().requires_grad_()
+    left, right = LOSSES[key].function(a, y), LOSSES[key].function(b, y)
+    left.backward()
+    right.backward()
+    if key != "ce_dice":  # Dice averages over the classes, one more here
+        close(right.detach(), left.detach())
+        torch.testing.assert_close(b.grad[:, :3], a.grad)
+    assert right.isfinite()
+    assert b.grad.isfinite().all()
+    assert (b.grad[:, 3] == 0).all()
+    assert LOSSES[key].function(impossible, torch.full_like(y, 3)).item() == math.inf
 
 
 @pytest.mark.parametrize("key", LOSSES)

@@ -20,6 +20,7 @@ VARIANTS += [
 ]
 VARIANTS += [
     ("focal", {"gamma": 0.5}),
+    ("ecp", {"class_reduction": "mean"}),
     ("svls", {"kernel_size": 5, "sigma": 2.0}),
     ("ce_dice", {"include_background": True}),
 ]
@@ -194,6 +195,7 @@ def test_criterion_tells_which_loss_it_is():
 def test_every_row_is_complete(key, row):
     assert row.function.__name__ == key
     assert row.label
+    assert row.help
     assert "doi:" in row.citation or "arXiv:" in row.citation or "MIT Press" in row.citation
     assert "ignore_index" in row.settings
     for settings in row.grid:
@@ -265,6 +267,7 @@ def test_one_bad_label_among_many_is_found_in_3d(key):
         ("ls", {"alpha": -0.5}, r"alpha must lie in \[0, 1\]; got -0.5"),
         ("focal", {"gamma": -2.0}, "gamma must be at least 0"),
         ("ecp", {"weight": -1.0}, "weight must be at least 0"),
+        ("ecp", {"class_reduction": "none"}, "unknown class_reduction 'none'; choose one of sum"),
         ("svls", {"kernel_size": 4}, "kernel_size must be an odd number from 3; got 4"),
         ("svls", {"sigma": 0.0}, r"sigma must lie in \[0.3, 1000\]; got 0"),
     ],

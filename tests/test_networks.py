@@ -41,6 +41,7 @@ def largest_gradients(network):
 def test_rows_are_complete(name):
     row = NETWORKS[name]
     assert row.label
+    assert row.help
     assert any(mark in row.citation for mark in ("doi:", "arXiv:"))
     assert row.stride > 1
     assert row.settings["width"] >= 1

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,25 @@ def check_range(name: str, value: float, low: float, high: float = float("inf"))
     if not low <= value <= high:
         allowed = f"lie in [{low:g}, {high:g}]" if high < float("inf") else f"be at least {low:g}"
         raise UserError(f"{name} must {allowed}; got {value}")
+
+
+def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The settings of a function, its keyword-only arguments with a default, and these defaults.
+
+    >>> settings_of(check_arrays)
+    {'name': 'logits'}
+    """
+    keyword_only = [p for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return {p.name: p.default for p in keyword_only if p.default is not p.empty}
+
+
+def check_settings(
+    family: str, table: Mapping[str, Any], key: str, settings: Iterable[str]
+) -> None:
+    """Raise unless a table such as `LOSSES` has the row `key`, and that row all the settings."""
+    check_choice(family, key, tuple(table))
+    for name in settings:
+        check_choice(f"setting of {key}", name, tuple(table[key].settings))
 
 
 def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> None:

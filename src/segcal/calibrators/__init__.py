@@ -1,5 +1,4 @@
-"""Post-hoc calibration: fitted on a trained network's validation logits, applied to any others; the
-table `CALIBRATORS`.
+"""Post-hoc calibration, fitted on validation logits and applied to any: the table `CALIBRATORS`.
 
 >>> import torch
 >>> from segcal.calibrators import fit
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -24,74 +22,54 @@ from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted
 from segcal.calibrators.local import lts, scale_locally
 from segcal.calibrators.temperature import scale, ts
 from segcal.calibrators.vector import scale_classes, vs
-from segcal.types import UserError, check_choice
+from segcal.types import UserError, check_choice, check_settings, settings_of
 
-__all__ = [
-    "CALIBRATORS",
-    "HIGHEST",
-    "LOWEST",
-    "Batches",
-    "Calibrator",
-    "Fitted",
-    "fit",
-    "load",
-    "lts",
-    "save",
-    "saved",
-    "ts",
-    "vs",
-]
+__all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "Batches", "Calibrator", "Fitted"]
+__all__ += ["fit", "load", "lts", "save", "saved", "ts", "vs"]
 
 
 @dataclass(frozen=True)
 class Calibrator:
-    """A row of `CALIBRATORS`: how to fit it, how its parameters act, how it is printed, whom to
-    cite, what it guarantees.
-    """
+    """A row of `CALIBRATORS`."""
 
     fit: Callable[..., Fitted]
-    apply: Callable[..., Tensor]
+    apply: Callable[..., Tensor]  # of logits, image and the fitted parameters
     label: str
+    help: str
     citation: str
     keeps_labels: bool  # it cannot change the predicted label map
 
     @property
     def settings(self) -> dict[str, Any]:
         """The names and defaults of the fit's settings."""
-        parameters = signature(self.fit).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return settings_of(self.fit)
 
 
 _GUO = "Guo et al., ICML 2017, arXiv:1706.04599"
+_DING = "Ding et al., ICCV 2021, arXiv:2008.05105"
 
 CALIBRATORS: dict[str, Calibrator] = {
-    "ts": Calibrator(ts, scale, "TS", _GUO, keeps_labels=True),
-    "lts": Calibrator(
-        lts, scale_locally, "LTS", "Ding et al., ICCV 2021, arXiv:2008.05105", keeps_labels=True
-    ),
-    "vs": Calibrator(vs, scale_classes, "VS", _GUO, keeps_labels=False),
+    "ts": Calibrator(ts, scale, "TS", "one temperature", _GUO, True),
+    "lts": Calibrator(lts, scale_locally, "LTS", "a temperature per pixel", _DING, True),
+    "vs": Calibrator(vs, scale_classes, "VS", "a scale and a bias per class", _GUO, False),
 }
 
 
 def fit(key: str, batches: Batches, **settings: Any) -> Fitted:
     """Fit a row of `CALIBRATORS`; its settings are checked before any data are read."""
-    check_choice("calibrator", key, tuple(CALIBRATORS))
-    for name in settings:
-        check_choice(f"setting of {key}", name, tuple(CALIBRATORS[key].settings))
+    check_settings("calibrator", CALIBRATORS, key, settings)
     return CALIBRATORS[key].fit(batches, **settings)
 
 
 def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = None) -> None:
-    """Write `<stem>.safetensors` and `<stem>.json`; `identity` says which run and data it was
-    fitted on, ready for JSON.
-    """
+    """Write `<stem>.safetensors` and `<stem>.json`; `identity` names the run and data fitted on."""
     facts = fitted.facts()
     facts["identity"] = {**facts.get("identity", {}), **(identity or {})}
     write(Path(stem), fitted.tensors(), facts)
 
 
 def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
-    """Read a saved calibrator; its identity, now in its facts, must hold all that `expect` says."""
+    """Read a saved calibrator; its identity must hold all that `expect` says."""
     tensors, content = read(Path(stem))
     content.pop("format")
     key = content.pop("key", None)
@@ -99,8 +77,6 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     identity = content.get("identity", {})
     for name, wanted in (expect or {}).items():
         if identity.get(name) != wanted:
-            raise UserError(
-                f"{stem} was fitted on {name} {identity.get(name)!r}, not {wanted!r}; fit it there"
-                " first"
-            )
+            fitted_on = f"{name} {identity.get(name)!r}, not {wanted!r}"
+            raise UserError(f"{stem} was fitted on {fitted_on}; fit it there first")
     return Fitted(key, CALIBRATORS[key].apply, tensors, content)

@@ -1,8 +1,8 @@
-"""A fitted calibrator on disk: `<stem>.safetensors` with its parameters and `<stem>.json` with what
-is known of it.
+"""A fitted calibrator on disk: `<stem>.safetensors`, its parameters, and `<stem>.json`, its facts.
 
-No pickle: reading one runs nobody's code. The JSON holds the SHA-256 of both together, so that a
-file that was edited, or put beside a foreign one, is noticed."""
+No pickle, so that reading a file runs no code. The JSON holds the SHA-256 of both together, so that
+a changed or exchanged file is noticed.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from torch import Tensor
 
 from segcal.types import UserError
 
-FORMAT = 1
-"""The version of the JSON; raised when older files can no longer be read."""
+FORMAT = 1  # the version of the JSON; raised when older files can no longer be read
 
 
 def write(stem: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
     """Write both files; the JSON last, and each whole or not at all."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    data = safetensors.torch.save(
-        {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    )
+    ready = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    data = safetensors.torch.save(ready)
     content = {"format": FORMAT, **content}
     content["sha256"] = _digest(data, content)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -44,31 +42,25 @@ def saved(stem: Path) -> bool:
 
 def read(stem: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write` wrote; anything else is refused."""
+    again = "fit the calibrator again"
     try:
         content = json.loads(_path(stem, "json").read_text(encoding="utf-8"))
         data = _path(stem, "safetensors").read_bytes()
         version, digest = content["format"], content.pop("sha256")
     except FileNotFoundError as error:
-        raise UserError(
-            f"there is no fitted calibrator {stem} ({error.filename} is missing); fit it first,"
-            " with segcal calibrate"
-        ) from None
+        lacks = f"there is no fitted calibrator {stem} ({error.filename} is missing)"
+        raise UserError(f"{lacks}; fit it first, with segcal calibrate") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{stem}.json is damaged; fit the calibrator again") from None
+        raise UserError(f"{stem}.json is damaged; {again}") from None
     if version != FORMAT:
-        raise UserError(
-            f"{stem}.json has format {version}, this segcal reads {FORMAT}; fit the calibrator"
-            " again"
-        )
+        raise UserError(f"{stem}.json has format {version}, this segcal reads {FORMAT}; {again}")
     if digest != _digest(data, content):
-        raise UserError(
-            f"{stem}.json or {stem}.safetensors was changed after it was written; fit the"
-            " calibrator again"
-        )
+        both = f"{stem}.json or {stem}.safetensors"
+        raise UserError(f"{both} was changed after it was written; {again}")
     try:
         return safetensors.torch.load(data), content
     except SafetensorError:
-        raise UserError(f"{stem}.safetensors is damaged; fit the calibrator again") from None
+        raise UserError(f"{stem}.safetensors is damaged; {again}") from None
 
 
 def _path(stem: Path, kind: str) -> Path:

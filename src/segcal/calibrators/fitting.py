@@ -1,10 +1,9 @@
-"""What every calibrator shares: how the data come, what a fitted one is, and a division that keeps
-the label map.
+"""What calibrators share: their data, what a fitted one is, a division that keeps the label map.
 
-Data come as a function that starts a new pass over batches (logits (N, K, *S), labels (N, *S),
-image (N, C, *S)), as read from a cache on disk: one batch is in memory at a time. Every voxel whose
-label is not `IGNORE` counts in the NLL, the background too: the NLL judges whole probability maps,
-and a calibrator acts on the whole map."""
+Data are a function that starts a new pass over batches (logits (N, K, *S), labels (N, *S), image
+(N, C, *S)), one of which is in memory at a time. Every voxel whose label is not `IGNORE` counts in
+the NLL, the background too, because a calibrator acts on the whole map.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +19,16 @@ from segcal.types import IGNORE, UserError, check_arrays, check_labels
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]
 
+# The temperatures that a fit may give. Networks need about 0.5 to 5; beyond a factor of 20 the NLL
+# of ordinary logits is flat, and noise decides where a fit ends.
 LOWEST, HIGHEST = 0.05, 20.0
-"""The temperatures that a fit may give. Networks need about 0.5 to 5; past a factor of 20, either
-way, confidence is all but 0/1 or uniform for any ordinary logits, the NLL is flat, and only noise
-decides where a fit ends."""
 
-CHUNK = 1 << 17  # logits worked on at a time: bounds memory, and stays in the processor's cache
+CHUNK = 1 << 17  # logits at a time: bounds memory, and stays in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fitted calibrator: a function from logits and image to calibrated logits of the same shape
-    and type.
-    """
+    """A fitted calibrator: from logits and image to logits of the same shape and type."""
 
     key: str
     apply: Callable[..., Tensor]
@@ -41,25 +37,18 @@ class Fitted:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
-        """Calibrated logits (N, K, *S), on the logits' device, without gradient; only `lts` looks
-        at the image.
-        """
+        """Calibrated logits (N, K, *S), without gradient; only `lts` needs the image."""
         if not logits.is_floating_point():
             raise UserError(f"logits must be floating point; got {logits.dtype}")
-        n_classes = self.record["n_classes"]
-        if logits.ndim < 2 or logits.shape[1] != n_classes:
-            shape = tuple(logits.shape)
-            raise UserError(
-                f"this {self.key} was fitted on {n_classes} classes, (N, {n_classes}, *S); got"
-                f" shape {shape}"
-            )
-        wide = widest(logits)  # the type first: some devices have no float64
-        parameters = {
-            name: value.to(wide).to(logits.device) for name, value in self.parameters.items()
-        }
-        with torch.autocast(
-            logits.device.type, enabled=False
-        ):  # it would narrow the convolutions of lts
+        n, shape = self.record["n_classes"], tuple(logits.shape)
+        if logits.ndim < 2 or shape[1] != n:
+            fitted_on = f"this {self.key} was fitted on {n} classes"
+            raise UserError(f"{fitted_on}, (N, {n}, *S); got shape {shape}")
+        parameters = {}
+        for name, value in self.parameters.items():
+            # the type first: some devices have no float64
+            parameters[name] = value.to(widest(logits)).to(logits.device)
+        with torch.autocast(logits.device.type, enabled=False):  # it would narrow convolutions
             return self.apply(logits, image, **parameters)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -67,9 +56,7 @@ class Fitted:
         return dict(self.parameters)
 
     def facts(self) -> dict[str, Any]:
-        """What is known of the fit, ready for JSON: key, settings, NLL before and after, passes,
-        warnings.
-        """
+        """The facts of the fit, ready for JSON: key, settings, NLL before and after, warnings."""
         return {"key": self.key, **deepcopy(self.record)}
 
 
@@ -79,12 +66,10 @@ def widest(logits: Tensor) -> torch.dtype:
 
 
 def divided(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Logits (N, K, *S) over positive temperatures that broadcast with them; the label map stays,
-    bit for bit.
+    """Logits (N, K, *S) over positive temperatures that broadcast with them; keeps the label map.
 
-    A division keeps order but can round two logits to one value, and then `argmax` takes the first.
-    So a class that was below the winner and now ties with it is put one step lower. Ties that were
-    there before stay.
+    A division can round two logits to one value, and then `argmax` takes the first. So a class that
+    was below the winner and now ties with it is put one step lower. Earlier ties stay.
 
     >>> logits = torch.tensor([[1.501, 1.502]], dtype=torch.float16)
     >>> (logits / 1.5).argmax(1), divided(logits, torch.tensor(1.5)).argmax(1)
@@ -97,27 +82,16 @@ def divided(logits: Tensor, temperature: Tensor) -> Tensor:
     lost = (out == top) & (logits < logits.amax(1, keepdim=True))
     if not lost.any():
         return out
-    below = top - (top.abs() * limit.eps).clamp_min(
-        limit.smallest_normal * limit.eps
-    )  # one or two steps down
-    return torch.where(lost, below, out)
+    step = (top.abs() * limit.eps).clamp_min(limit.smallest_normal * limit.eps)
+    return torch.where(lost, top - step, out)
 
 
 def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass: logits (n, K, v) in at least float32, labels (n, 1, v), weights (n, 1, v): 0.0
+    """One pass: logits (n, K, v) in at least float32, labels and weights (n, 1, v); a weight is 0.0
     where ignored, else 1.0.
     """
-    n_classes = 0
-    for logits, labels, _ in batches():
-        check_arrays(logits, labels)
-        n_classes = n_classes or logits.shape[1]
-        if logits.shape[1] != n_classes:
-            raise UserError(
-                f"every batch must have the same classes; got {n_classes} and then"
-                f" {logits.shape[1]}"
-            )
-        check_labels(labels, n_classes, IGNORE)
-        refuse_probabilities(logits)
+    for logits, labels, _ in checked(batches):
+        n_classes = logits.shape[1]
         flat = logits.detach().reshape(len(logits), n_classes, -1)  # (N, K, V)
         truth = labels.long().reshape(len(logits), 1, -1)  # (N, 1, V)
         n_voxels = max(1, CHUNK // n_classes)
@@ -127,27 +101,27 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
                 yield x.to(widest(x)), y.clamp_min(0), (y != IGNORE).to(widest(x))
 
 
-def refuse_probabilities(logits: Tensor) -> None:
-    """A temperature of probabilities means nothing, and nobody would see it."""
-    if (
-        logits.numel()
-        and logits.min() >= 0
-        and ((logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all()
-    ):
-        raise UserError(
-            "these are probabilities, not logits; take their logarithm: probs.clamp_min(1e-7).log()"
-        )
+def checked(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """One pass over the batches; raises unless all are logits of the same classes with labels."""
+    n_classes = 0
+    for logits, labels, image in batches():
+        check_arrays(logits, labels)
+        n, n_classes = logits.shape[1], n_classes or logits.shape[1]
+        if n != n_classes:
+            raise UserError(f"every batch must have the same classes; got {n_classes} and then {n}")
+        check_labels(labels, n_classes, IGNORE)
+        sums_to_one = (logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2
+        if logits.min() >= 0 and sums_to_one.all():
+            remedy = "take their logarithm: probs.clamp_min(1e-7).log()"
+            raise UserError(f"these are probabilities, not logits; {remedy}")
+        yield logits, labels, image
 
 
 def mean_of(sums: Tensor, n_known: int = 0) -> tuple[int, Tensor]:
-    """Sums over voxels whose last entry is how many there are -> that number, as known from a pass
-    before; and the means.
-    """
+    """The number of voxels, the last of some sums over them, and the means of the other sums."""
     n_voxels = int(sums[-1])
     if n_voxels == 0:
-        raise UserError(
-            "there are no voxels to fit on; got no batch, or labels that are all ignored"
-        )
+        raise UserError("there are no voxels to fit on; got no batch, or only ignored labels")
     if n_known not in (0, n_voxels):
         raise UserError(f"every pass must give the same voxels; got {n_known} and then {n_voxels}")
     if not sums.isfinite().all():

@@ -1,12 +1,12 @@
-r"""Local temperature scaling (Ding et al. 2021): a temperature per pixel of a 2D slice, from its
-logits and its image.
+r"""Local temperature scaling (Ding et al. 2021): a temperature per pixel from logits and image.
 
 A binary tree of 5×5 convolutions with dilation 2: four temperature leaves of the logits, mixed in
 two pairs, and the pairs mixed, by sigmoid gates of the logits; then a leaf of the image, mixed in
 by one more gate of the logits. The eight convolutions of the logits are one with eight outputs.
 With $x$ the root of the tree, $T = \min(\max(x + 1, T_\text{low}), T_\text{high})$: the paper's
-$\mathrm{relu}(x + 1) + \varepsilon$, bounded on both sides. The authors' code adds the 1 twice and
-so starts at 2; here leaves of zero give exactly 1."""
+$\mathrm{relu}(x + 1) + \varepsilon$, bounded on both sides. How the fit differs from the authors'
+code is in docs/api/calibrators.md.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ from segcal.calibrators.fitting import (
     LOWEST,
     Batches,
     Fitted,
+    checked,
     divided,
     mean_of,
-    refuse_probabilities,
     widest,
 )
-from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
+from segcal.types import IGNORE, UserError, check_range
 
 REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
-PART = (
-    1 << 18
-)  # pixels worked on at a time: the maps of a whole scan with gradients would take gigabytes
-OFTEN = 0.1  # share of voxels at a bound from which on it is reported
+PART = 1 << 18  # pixels at a time: maps of a whole scan with gradients would take gigabytes
+OFTEN = 0.1  # a larger share of voxels at a bound is reported
 
 NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"
 
@@ -44,12 +42,10 @@ Weights = dict[str, Tensor]
 def lts(
     batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float = 0.01, seed: int = 0
 ) -> Fitted:
-    """Fit the temperature network by Adam on the NLL, a step per batch; the epoch of least NLL on
-    these data is kept.
+    """Fit the temperature network by Adam on the NLL, a step per batch; keeps the best epoch.
 
-    Few batches are gone through more often, until `least_steps` are done: three cases are no reason
-    to stop early. Never worse than uncalibrated logits on the data that it is fitted on, and it
-    cannot change the label map.
+    Few batches are repeated for more epochs, until `least_steps` are done. Never worse than
+    uncalibrated logits on the data that it is fitted on, and it keeps the label map.
 
     >>> logits = torch.tensor([8.0, 0.0]).reshape(1, 2, 1, 1).repeat(4, 1, 6, 6)
     >>> labels = torch.zeros(4, 6, 6).long()
@@ -90,10 +86,8 @@ def _epochs(
 ) -> Iterator[int]:
     """Train the weights in place; gives the number of each epoch at its end."""
     # Rates as if the logits had size 1: Adam's steps do not depend on the size of a gradient.
-    groups = [
-        {"params": [w], "lr": lr / start.size if name == "weight" else lr}
-        for name, w in weights.items()
-    ]
+    groups = [{"params": [w], "lr": lr} for w in weights.values()]
+    groups[list(weights).index("weight")]["lr"] = lr / start.size
     optimiser = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * start.n_batches)
     for epoch in range(1, epochs + 1):
@@ -101,9 +95,8 @@ def _epochs(
             optimiser.zero_grad()
             for x, y, of in _parts(logits, labels, image):
                 loss = _nll(x / temperatures(x, of, **weights), y)
-                (
-                    loss * (start.n_batches / start.n_voxels)
-                ).backward()  # per mean batch, so that every voxel counts alike
+                loss = loss * (start.n_batches / start.n_voxels)  # every voxel counts the same
+                loss.backward()
             optimiser.step()
             schedule.step()
         yield epoch
@@ -116,11 +109,10 @@ def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Te
     if image.shape[1] != weights["image_weight"].shape[1]:
         fitted = weights["image_weight"].shape[1]
         raise UserError(f"this lts was fitted on images of {fitted} channels; got {image.shape[1]}")
-    wide, parts = widest(logits), _parts(logits, image)
-    local = torch.cat(
-        [temperatures(x.to(wide), of.to(logits.device, wide), **weights) for x, of in parts]
-    )
-    return divided(logits, local)
+    wide, local = widest(logits), []
+    for x, of in _parts(logits, image):
+        local.append(temperatures(x.to(wide), of.to(logits.device, wide), **weights))
+    return divided(logits, torch.cat(local))
 
 
 def temperatures(
@@ -132,45 +124,32 @@ def temperatures(
     image_weight: Tensor,
     image_bias: Tensor,
 ) -> Tensor:
-    """The temperature (N, 1, H, W) of each pixel; outputs of `weight` are four leaves, two pair
-    gates, two more gates.
-    """
+    """The temperature (N, 1, H, W) of each pixel."""
     maps = F.conv2d(_padded(logits), weight, bias, dilation=2)  # (N, 8, H, W)
     leaves, gates = maps[:, :4], maps[:, 4:].sigmoid()
-    pairs = torch.lerp(
-        leaves[:, 1::2], leaves[:, ::2], gates[:, :2]
-    )  # (N, 2, H, W): gate * even + (1 - gate) * odd
+    # (N, 2, H, W): gate * even + (1 - gate) * odd
+    pairs = torch.lerp(leaves[:, 1::2], leaves[:, ::2], gates[:, :2])
     tree = torch.lerp(pairs[:, 1:], pairs[:, :1], gates[:, 2:3])
-    root = torch.lerp(
-        F.conv2d(_padded(image), image_weight, image_bias, dilation=2), tree, gates[:, 3:]
-    )
-    return (root + 1).clamp(LOWEST, HIGHEST)
+    image_leaf = F.conv2d(_padded(image), image_weight, image_bias, dilation=2)
+    return (torch.lerp(image_leaf, tree, gates[:, 3:]) + 1).clamp(LOWEST, HIGHEST)
 
 
 def _padded(maps: Tensor) -> Tensor:
-    """With a margin, so that a convolution keeps the size; a slice too small to be reflected has
-    its edge repeated.
-    """
+    """With a margin, so that a convolution keeps the size; reflected, unless a slice is tiny."""
     mode = "reflect" if min(maps.shape[2:]) > REACH else "replicate"
     return F.pad(maps, (REACH,) * 4, mode=mode)
 
 
 def first_weights(n_classes: int, n_channels: int, size: float, seed: int) -> Weights:
-    """Leaves of zero, so that T = 1; gates at random, since equal gates would keep the four leaves
-    equal for ever.
+    """Leaves of zero, so that T = 1; random gates, because equal gates keep the four leaves equal.
 
     `size` is the root mean square of the logits: it puts the gates where a sigmoid is not flat.
     """
     weight = torch.zeros(8, n_classes, 5, 5)
     spread = 1 / (size * (25 * n_classes) ** 0.5)
     weight[4:].normal_(0, spread, generator=torch.Generator().manual_seed(seed))
-    image_weight = torch.zeros(1, n_channels, 5, 5)
-    weights = {
-        "weight": weight,
-        "bias": torch.zeros(8),
-        "image_weight": image_weight,
-        "image_bias": torch.zeros(1),
-    }
+    weights = {"weight": weight, "bias": torch.zeros(8)}
+    weights |= {"image_weight": torch.zeros(1, n_channels, 5, 5), "image_bias": torch.zeros(1)}
     return {name: value.requires_grad_() for name, value in weights.items()}
 
 
@@ -186,26 +165,20 @@ class Survey(NamedTuple):
 
 
 def _survey(batches: Batches) -> Survey:
-    sums, n_batches, logits, image = (
-        torch.zeros(3, dtype=torch.float64),
-        0,
-        torch.zeros(0),
-        torch.zeros(0),
-    )
-    for logits, labels, image in _slices(batches):  # noqa: B007
+    sums, shape, n_batches = torch.zeros(3, dtype=torch.float64), (0, 0), 0
+    for logits, labels, image in _slices(batches):
+        shape = (logits.shape[1], image.shape[1])
         kept = (labels != IGNORE).unsqueeze(1)
         square = (logits.square() * kept).sum(dtype=torch.float64) / logits.shape[1]
         sums += torch.stack([_nll(logits, labels), square, kept.sum()]).cpu()
         n_batches += 1
     n_voxels, means = mean_of(sums)
     nll, square_mean = means.tolist()
-    return Survey(
-        logits.shape[1], image.shape[1], n_batches, n_voxels, nll, square_mean**0.5 or 1.0
-    )
+    return Survey(*shape, n_batches, n_voxels, nll, square_mean**0.5 or 1.0)
 
 
 class Spread(NamedTuple):
-    """The temperatures of the voxels that count: their mean, and which share lies at a bound."""
+    """The temperatures of the voxels that count: their mean, and the shares at the bounds."""
 
     mean: float
     at_lowest: float
@@ -219,13 +192,9 @@ def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float
         local = temperatures(x, of, **weights)
         kept = y != IGNORE
         inside = local.squeeze(1)[kept]
-        shares = [
-            inside.sum(dtype=torch.float64),
-            (inside <= LOWEST).sum(),
-            (inside >= HIGHEST).sum(),
-            kept.sum(),
-        ]
-        sums += torch.stack([_nll(x / local, y), *shares]).cpu()
+        counts = [(inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), kept.sum()]
+        total = inside.sum(dtype=torch.float64)
+        sums += torch.stack([_nll(x / local, y), total, *counts]).cpu()
     nll, *spread = mean_of(sums, n_voxels)[1].tolist()
     return nll, Spread(*spread)
 
@@ -237,38 +206,25 @@ def _nll(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _warnings(best_epoch: int, spread: Spread) -> list[str]:
-    found = [] if best_epoch else [NO_GAIN]
-    for name, bound, share in (
-        ("lower", LOWEST, spread.at_lowest),
-        ("upper", HIGHEST, spread.at_highest),
-    ):
+    warnings = [] if best_epoch else [NO_GAIN]
+    bounds = {f"lower bound {LOWEST:g}": spread.at_lowest}
+    bounds[f"upper bound {HIGHEST:g}"] = spread.at_highest
+    for bound, share in bounds.items():
         if share >= OFTEN:
-            found.append(
-                f"the temperature of {share:.0%} of the voxels is at its {name} bound {bound:g}"
-            )
-    return found
+            warnings.append(f"the temperature of {share:.0%} of the voxels is at its {bound}")
+    return warnings
 
 
 def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass over checked batches, in float32."""
-    known = None
-    for logits, labels, image in batches():
-        check_arrays(logits, labels)
+    """One pass over checked batches, in float32, on the CPU, where the weights are."""
+    n_channels = 0
+    for logits, labels, image in checked(batches):
         _check_image(logits, image)
-        check_labels(labels, logits.shape[1], IGNORE)
-        refuse_probabilities(logits)
-        here = (logits.shape[1], image.shape[1])
-        known = known or here
-        if here != known:
-            raise UserError(
-                f"every batch must have the same numbers of classes and channels; got {known} and"
-                f" then {here}"
-            )
-        yield (
-            logits.detach().float().cpu(),
-            labels.long().cpu(),
-            image.detach().float().cpu(),
-        )  # where the weights are
+        n, n_channels = image.shape[1], n_channels or image.shape[1]
+        if n != n_channels:
+            got = f"{n_channels} and then {n}"
+            raise UserError(f"every image must have the same number of channels; got {got}")
+        yield logits.detach().float().cpu(), labels.long().cpu(), image.detach().float().cpu()
 
 
 def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -278,18 +234,10 @@ def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _check_image(logits: Tensor, image: Tensor | None) -> None:
+    shape = tuple(logits.shape)
     if logits.ndim != 4:
-        raise UserError(
-            f"lts works on 2D slices, logits (N, K, H, W); got shape {tuple(logits.shape)}"
-        )
-    if (
-        image is None
-        or image.ndim != 4
-        or (image.shape[0], *image.shape[2:]) != (logits.shape[0], *logits.shape[2:])
-    ):
-        got = (
-            "none"
-            if image is None
-            else f"shape {tuple(image.shape)} beside logits {tuple(logits.shape)}"
-        )
+        raise UserError(f"lts works on 2D slices, logits (N, K, H, W); got shape {shape}")
+    of = () if image is None else tuple(image.shape)
+    if len(of) != 4 or (of[0], *of[2:]) != (shape[0], *shape[2:]):
+        got = "none" if image is None else f"shape {of} beside logits {shape}"
         raise UserError(f"lts needs the image (N, C, H, W) that the logits are of; got {got}")

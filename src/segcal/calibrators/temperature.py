@@ -17,35 +17,28 @@ from segcal.types import check_range
 
 MAX_PASSES = 60  # twice what bisection alone would take
 
-AT_LOWEST = (
-    f"the temperature ran into its lower bound {LOWEST:g}: these logits separate the labels"
-    " (almost) perfectly"
-)
-AT_HIGHEST = (
-    f"the temperature ran into its upper bound {HIGHEST:g}: these logits say (almost) nothing about"
-    " the labels"
-)
-FLAT = (
-    "the NLL does not depend on the temperature: these logits are all equal, or certain and right"
-)
+AT_LOWEST = f"the temperature ran into its lower bound {LOWEST:g}"
+AT_LOWEST += ": these logits separate the labels (almost) perfectly"
+AT_HIGHEST = f"the temperature ran into its upper bound {HIGHEST:g}"
+AT_HIGHEST += ": these logits say (almost) nothing about the labels"
+FLAT = "the NLL does not depend on the temperature: logits are all equal, or certain and right"
 UNFINISHED = f"the fit did not settle within {MAX_PASSES} passes"
 
 
 class Search(NamedTuple):
     """Where a search for the temperature ended."""
 
-    temperature: float
     n_classes: int
     n_voxels: int
     nll_before: float
     nll_after: float
     passes: int
+    temperature: float
     warnings: tuple[str, ...] = ()
 
 
 def ts(batches: Batches, *, tolerance: float = 1e-6) -> Fitted:
-    """Fit one temperature that minimises the mean NLL, to a relative `tolerance`; it cannot change
-    the label map.
+    """Fit the temperature of least mean NLL, to a relative `tolerance`; keeps the label map.
 
     >>> logits, labels = torch.tensor([[8.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
     >>> fitted = ts(lambda: [(logits, labels, logits)])
@@ -55,20 +48,11 @@ def ts(batches: Batches, *, tolerance: float = 1e-6) -> Fitted:
     7.282
     """
     check_range("tolerance", tolerance, 1e-12, 0.1)
-    found = best_temperature(batches, tolerance)
-    record = {
-        "settings": {"tolerance": tolerance},
-        "n_classes": found.n_classes,
-        "n_voxels": found.n_voxels,
-        "nll_before": found.nll_before,
-        "nll_after": found.nll_after,
-        "passes": found.passes,
-        "temperature": found.temperature,
-        "warnings": list(found.warnings),
-    }
-    return Fitted(
-        "ts", scale, {"temperature": torch.tensor(found.temperature, dtype=torch.float64)}, record
-    )
+    search = best_temperature(batches, tolerance)
+    record = {"settings": {"tolerance": tolerance}, **search._asdict()}
+    record["warnings"] = list(search.warnings)
+    temperature = torch.tensor(search.temperature, dtype=torch.float64)
+    return Fitted("ts", scale, {"temperature": temperature}, record)
 
 
 def scale(logits: Tensor, image: Tensor | None, *, temperature: Tensor) -> Tensor:
@@ -79,11 +63,12 @@ def scale(logits: Tensor, image: Tensor | None, *, temperature: Tensor) -> Tenso
 def best_temperature(batches: Batches, tolerance: float = 1e-6) -> Search:
     """The temperature in [LOWEST, HIGHEST] of least mean NLL.
 
-    A plain Newton step from T = 1 can land at a negative b, since a saturated softmax has a slope
-    but no curvature; and on separable labels the steps creep. So steps are held to a factor of 4
-    until the minimum is bracketed; from then on the next point is the root of the cubic through the
-    slopes and curvatures at both ends. A move that is not clearly shorter than the last one gives
-    way to the middle of the bracket, or to its end while that end is untried."""
+    A Newton step from T = 1 can end at a negative b, because a saturated softmax has a slope but no
+    curvature; and on separable labels the steps are tiny. So steps are limited to a factor of 4
+    until the minimum is bracketed; then the next point is the root of the cubic through the slopes
+    and curvatures at both ends. A move that is not clearly shorter than the last one is replaced by
+    the middle of the bracket, or by its end while that end is untried.
+    """
     low, high = 1 / HIGHEST, 1 / LOWEST
     tried: dict[float, Point] = {}
     b, last_move, n_voxels = 1.0, math.inf, 0
@@ -102,7 +87,8 @@ def best_temperature(batches: Batches, tolerance: float = 1e-6) -> Search:
             if not low < move < high or abs(math.log(move / b)) > 0.7 * last_move:
                 move = instead
             last_move, b = abs(math.log(move / b)), move
-    return Search(1 / b, n_classes, n_voxels, tried[1.0].nll, tried[b].nll, len(tried), warnings)
+    before, after = tried[1.0].nll, tried[b].nll
+    return Search(n_classes, n_voxels, before, after, len(tried), 1 / b, warnings)
 
 
 class Point(NamedTuple):
@@ -122,21 +108,16 @@ class Point(NamedTuple):
 
 
 def _crossing(left: Point, right: Point) -> float:
-    """Where the slope by log b is 0, on the cubic through its values and derivatives at two points
-    of opposite sign.
-    """
+    """Where the cubic through the slope by log b and its derivative at two points is 0."""
     width = math.log(right.b / left.b)
     (f0, d0), (f1, d1) = (
         (p.b * p.slope, (p.b**2 * p.curvature + p.b * p.slope) * width) for p in (left, right)
     )
     low, high = 0.0, 1.0
-    for _ in range(
-        50
-    ):  # by bisection: a few microseconds, where a pass over the data takes its time
+    for _ in range(50):  # bisection takes microseconds, a pass over the data far longer
         t = (low + high) / 2
-        cubic = (1 - t) ** 2 * ((1 + 2 * t) * f0 + t * d0) + t**2 * (
-            (3 - 2 * t) * f1 + (t - 1) * d1
-        )
+        cubic = (1 - t) ** 2 * ((1 + 2 * t) * f0 + t * d0)
+        cubic += t**2 * ((3 - 2 * t) * f1 + (t - 1) * d1)
         low, high = (t, high) if cubic < 0 else (low, t)
     return left.b * math.exp(width * low)
 
@@ -155,29 +136,18 @@ def _ending(here: Point, tolerance: float, width: float, passes: int) -> tuple[s
 
 
 def _sums(batches: Batches, b: float) -> tuple[int, Tensor]:
-    """NLL, its two derivatives by b, and the number of voxels: sums in float64. And the number of
-    classes.
-    """
+    """The number of classes; the sums of NLL and of its two derivatives, the number of voxels."""
     sums, n_classes = torch.zeros(4, dtype=torch.float64), 0
     for logits, truth, weight in pieces(batches):
         n_classes = logits.shape[1]
-        x = logits - logits.amax(
-            1, keepdim=True
-        )  # at most 0: no overflow, and little cancellation in the variance
+        # at most 0: no overflow, and little cancellation in the variance
+        x = logits - logits.amax(1, keepdim=True)
         true = x.gather(1, truth)  # (n, 1, v), as the following
         e = (x * b).exp_()
         total = e.sum(1, keepdim=True)
         mean = e.mul_(x).sum(1, keepdim=True) / total
         square = e.mul_(x).sum(1, keepdim=True) / total
-        terms = (
-            total.log_().sub_(true, alpha=b),
-            mean - true,
-            square.addcmul_(mean, mean, value=-1),
-        )
-        sums += torch.stack(
-            [
-                *((t * weight).sum(dtype=torch.float64) for t in terms),
-                weight.sum(dtype=torch.float64),
-            ]
-        ).cpu()
+        nll, variance = total.log_().sub_(true, alpha=b), square.addcmul_(mean, mean, value=-1)
+        terms = [nll * weight, (mean - true) * weight, variance * weight, weight]
+        sums += torch.stack([term.sum(dtype=torch.float64) for term in terms]).cpu()
     return n_classes, sums

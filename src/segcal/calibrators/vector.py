@@ -1,10 +1,10 @@
-r"""Vector scaling: a scale and a bias per class, $l'_k = w_k l_k + b_k$, found by Newton's method
-with a line search.
+r"""Vector scaling: a scale and a bias per class, $l'_k = w_k l_k + b_k$, by Newton's method.
 
 The mean NLL is convex in the 2K numbers. With $r = s - \text{one-hot}(y)$ its gradient is $E[r_k
 l_k]$, $E[r_k]$, and its Hessian is $E[(\delta_{jk} s_k - s_j s_k) \phi_j \phi_k]$ with $\phi_k =
-(l_k, 1)$. A ridge towards $w = 1, b = 0$ makes the minimum unique, since a bias common to all
-classes changes nothing, and finite, also for labels that are separable."""
+(l_k, 1)$. A ridge towards $w = 1, b = 0$ makes the minimum unique, because a bias common to all
+classes changes nothing, and finite, also for labels that are separable.
+"""
 
 from __future__ import annotations
 
@@ -48,24 +48,16 @@ def vs(batches: Batches, *, ridge: float = 1e-6) -> Fitted:
     first = best_temperature(batches, 1e-3)
     point, passes = _least(batches, 1 / first.temperature, ridge, first)
     scale, bias = point.theta.reshape(2, -1).clone()
-    record = {
-        "settings": {"ridge": ridge},
-        "n_classes": first.n_classes,
-        "n_voxels": first.n_voxels,
-        "nll_before": first.nll_before,
-        "nll_after": point.nll,
-        "passes": first.passes + passes,
-        "scale": scale.tolist(),
-        "bias": bias.tolist(),
-        "warnings": _warnings(point, first.warnings, passes),
-    }
+    record = {"settings": {"ridge": ridge}, **first._asdict()}
+    del record["temperature"]
+    record |= {"nll_after": point.nll, "passes": first.passes + passes}
+    record |= {"scale": scale.tolist(), "bias": bias.tolist()}
+    record["warnings"] = _warnings(point, first.warnings, passes)
     return Fitted("vs", scale_classes, {"scale": scale.clone(), "bias": bias.clone()}, record)
 
 
 def _least(batches: Batches, scale: float, ridge: float, known: Search) -> tuple[Point, int]:
-    """Where the objective is least, from one scale for all classes on; and how many passes that
-    took.
-    """
+    """Where the objective is least, starting from one scale for all; and the number of passes."""
     ones = torch.ones(known.n_classes, dtype=torch.float64)
     point = _at(batches, torch.cat([ones * scale, ones * 0]), ridge, known.n_voxels)
     passes, length = 1, 1.0
@@ -97,58 +89,42 @@ def _at(batches: Batches, theta: Tensor, ridge: float, n_known: int) -> Point:
     sums = torch.zeros(2 + n_classes + 2 * n_classes + (2 * n_classes) ** 2, dtype=torch.float64)
     for logits, truth, weight in pieces(batches):
         sums += _sums(logits.double(), truth, weight.double(), theta.to(logits.device)).cpu()
-    nll, share, grad, hess = mean_of(sums, n_known)[1].split(
-        [1, n_classes, 2 * n_classes, (2 * n_classes) ** 2]
-    )
+    sizes = [1, n_classes, 2 * n_classes, (2 * n_classes) ** 2]
+    nll, share, grad, hess = mean_of(sums, n_known)[1].split(sizes)
     away = theta.clone()
     away[:n_classes] -= 1
     value = nll + ridge / 2 * away.square().sum()
     eye = torch.eye(2 * n_classes, dtype=torch.float64)
-    return Point(
-        theta,
-        nll.item(),
-        value.item(),
-        grad + ridge * away,
-        hess.reshape(eye.shape) + ridge * eye,
-        share,
-    )
+    grad, hess = grad + ridge * away, hess.reshape(eye.shape) + ridge * eye
+    return Point(theta, nll.item(), value.item(), grad, hess, share)
 
 
 def _sums(x: Tensor, truth: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
-    """NLL, voxels per label, gradient (2K,), Hessian (2K, 2K) and the number of voxels, flat in one
-    vector.
-    """
+    """NLL, voxels per label, gradient (2K,), Hessian (2K, 2K), number of voxels: in one vector."""
     scale, bias = theta.reshape(2, -1, 1)  # (K, 1) each
     log_probs = F.log_softmax(x * scale + bias, 1)
     probs = log_probs.exp() * weight  # (n, K, v)
     one_hot = torch.zeros_like(probs).scatter_(1, truth, weight)
     rest = probs - one_hot
-    features = torch.cat(
-        [probs * x, probs], 1
-    )  # (n, 2K, v): their products are the part s_j s_k of the Hessian
-    square, cross, plain = (
-        (probs * factor).sum((0, 2)).diag() for factor in (x * x, x, torch.ones_like(x))
-    )
-    own = torch.cat([torch.cat([square, cross], 1), torch.cat([cross, plain], 1)])
-    hess = own - torch.bmm(features, features.transpose(1, 2)).sum(0)
+    # (n, 2K, v): their products are the part s_j s_k of the Hessian
+    features = torch.cat([probs * x, probs], 1)
+    factors = (x * x, x, torch.ones_like(x))
+    square, cross, ones = ((probs * factor).sum((0, 2)).diag() for factor in factors)
+    diagonals = torch.cat([torch.cat([square, cross], 1), torch.cat([cross, ones], 1)])
+    hess = diagonals - torch.bmm(features, features.transpose(1, 2)).sum(0)
     nll = -(log_probs * one_hot).sum()
     grad = torch.cat([(rest * x).sum((0, 2)), rest.sum((0, 2))])
     return torch.cat([nll[None], one_hot.sum((0, 2)), grad, hess.flatten(), weight.sum()[None]])
 
 
 def _warnings(point: Point, of_temperature: tuple[str, ...], passes: int) -> list[str]:
-    found = [f"with a single temperature, {text}" for text in of_temperature]
+    warnings = [f"with a single temperature, {text}" for text in of_temperature]
     if passes >= MAX_PASSES:
-        found.append(f"the fit did not settle within {MAX_PASSES} passes")
+        warnings.append(f"the fit did not settle within {MAX_PASSES} passes")
     for k, (scale, bias) in enumerate(zip(*point.theta.reshape(2, -1).tolist(), strict=True)):
+        values, only = f"scale {scale:.3g} and bias {bias:.3g}", "only the ridge holds"
         if point.share[k] == 0:
-            found.append(
-                f"class {k} has no voxel here: only the ridge holds its scale {scale:.3g} and bias"
-                f" {bias:.3g}"
-            )
+            warnings.append(f"class {k} has no voxel here: {only} its {values}")
         elif not (0 < scale <= HIGHEST and abs(bias) <= HIGHEST):
-            found.append(
-                f"class {k} ran away to scale {scale:.3g} and bias {bias:.3g}: only the ridge"
-                " holds it"
-            )
-    return found
+            warnings.append(f"class {k} ran away to {values}: {only} it")
+    return warnings

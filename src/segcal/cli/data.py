@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import DownloadColumn, MofNCompleteColumn
+from rich.progress import DownloadColumn
 from rich.table import Table
 from rich.text import Text
 
-from segcal.cli.app import AsJson, app, bar, listing, show
+from segcal.cli.app import AsJson, app, bar, counting, listing, show
 from segcal.types import UserError
 
 
@@ -37,29 +37,18 @@ def list_datasets(as_json: AsJson = False) -> None:
 
     table = Table("data set", "about", show_lines=True)
     for key, row in DATASETS.items():
-        where = (
-            f"segcal download {key}" if row.archive else row.homepage or "segcal prepare phantom"
-        )
+        where = row.homepage or "segcal prepare phantom"
+        if row.archive:
+            where = f"segcal download {key}"
         regions = f"; regions {', '.join(row.regions)}" if row.regions else ""
-        lines = [
-            f"classes: {', '.join(row.classes)}{regions}",
-            f"licence: {row.licence}",
-            f"get it: {where}",
-        ]
-        lines += [f"layout: {row.layout}", f"cite: {row.citation}"]
+        lines = [f"classes: {', '.join(row.classes)}{regions}", f"licence: {row.licence}"]
+        lines += [f"get it: {where}", f"layout: {row.layout}", f"cite: {row.citation}"]
         table.add_row(key, Text("\n".join(lines), overflow="fold"))
-    values = {
-        key: {
-            "classes": row.classes,
-            "regions": list(row.regions),
-            "licence": row.licence,
-            "homepage": row.homepage,
-            "download": bool(row.archive),
-            "layout": row.layout,
-            "citation": row.citation,
-        }
-        for key, row in DATASETS.items()
-    }
+    values = {}
+    for key, row in DATASETS.items():
+        facts = {"classes": row.classes, "regions": list(row.regions), "licence": row.licence}
+        facts |= {"homepage": row.homepage, "download": bool(row.archive)}
+        values[key] = facts | {"layout": row.layout, "citation": row.citation}
     show(values, table, as_json)
 
 
@@ -108,40 +97,24 @@ def prepare(
     from segcal.data.inspect import summary
     from segcal.data.prepare import prepare as run
 
-    with bar(MofNCompleteColumn()) as shown:
-        task = shown.add_task(f"preparing {name}", total=None)
-        done = run(
-            name,
-            source,
-            to,
-            split_file=split,
-            patients_file=patients,
-            seed=seed,
-            workers=workers,
-            skip_broken=skip_broken,
-            again=again,
-            progress=lambda i, n: shown.update(task, completed=i, total=n),
-            n_cases=cases,
-            shape=_triple(shape),
-            size=_numbers(size, int),
-            spacing=_numbers(spacing),
-            crop=_numbers(crop, int),
-            window=_numbers(window),
-            axis=axis,
-            keep_empty=keep_empty,
-        )
-    facts = summary(done.cases)
+    recipe: dict[str, Any] = {"size": _numbers(size, int), "spacing": _numbers(spacing)}
+    recipe |= {"crop": _numbers(crop, int), "window": _numbers(window)}
+    recipe |= {"axis": axis, "keep_empty": keep_empty}
+    options: dict[str, Any] = {"split_file": split, "patients_file": patients, "seed": seed}
+    options |= {"workers": workers, "skip_broken": skip_broken, "again": again}
+    options |= {"n_cases": cases, "shape": _triple(shape)}
+    with counting(f"preparing {name}") as progress:
+        prepared = run(name, source, to, progress=progress, **options, **recipe)
+    facts = summary(prepared.cases)
     for line in facts["warnings"]:
         print(f"note: {line}", file=sys.stderr)
-    counts = ", ".join(f"{n} {name}" for name, n in facts["splits"].items())
     if as_json:
-        show(facts | {"fresh": done.fresh}, Table(), as_json)
+        show(facts | {"fresh": prepared.fresh}, Table(), as_json)
         return
-    print(
-        f"{done.cases.root}: {facts['cases']} cases ({counts}), classes"
-        f" {', '.join(done.cases.classes)}"
-    )
-    print("prepared" if done.fresh else "already prepared; nothing to do")
+    counts = ", ".join(f"{n} {name}" for name, n in facts["splits"].items())
+    classes = ", ".join(prepared.cases.classes)
+    print(f"{prepared.cases.root}: {facts['cases']} cases ({counts}), classes {classes}")
+    print("prepared" if prepared.fresh else "already prepared; nothing to do")
 
 
 def _triple(text: str) -> tuple[int, int, int]:
@@ -172,10 +145,8 @@ def phantom(
         write_layout(layout, partial, n_cases=cases, seed=seed, size=_triple(shape))
         partial.replace(to)
     except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"cannot write to {to} ({getattr(error, 'strerror', None) or 'writing failed'}); make"
-            " room there"
-        ) from None
+        reason = getattr(error, "strerror", None) or "writing failed"
+        raise UserError(f"cannot write to {to} ({reason}); make room there") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     print(json.dumps({"folder": str(to)}) if as_json else to)
@@ -196,36 +167,30 @@ def inspect(
     from segcal.data.inspect import middle_slices, summary
     from segcal.folders import open_cases, save_figure
 
-    found = open_cases(cases)
-    facts = summary(found)
+    data = open_cases(cases)
+    facts = summary(data)
     table = Table("what", "value", title=Text(facts["name"]))
     patients = "not known" if facts["patients"] is None else facts["patients"]
-    table.add_row("cases / patients / folds", f"{facts['cases']} / {patients} / {facts['folds']}")
-    table.add_row("train / val / test", " / ".join(str(v) for v in facts["splits"].values()))
-    table.add_row(
-        "slices, rows, columns", Text(f"{facts['shape']['min']} to {facts['shape']['max']}")
-    )
-    table.add_row(
-        "their spacing (mm)", Text(f"{facts['spacing']['min']} to {facts['spacing']['max']}")
-    )
+    rows = {"cases / patients / folds": f"{facts['cases']} / {patients} / {facts['folds']}"}
+    rows["train / val / test"] = " / ".join(str(n) for n in facts["splits"].values())
+    for title, key in (("slices, rows, columns", "shape"), ("their spacing (mm)", "spacing")):
+        rows[title] = f"{facts[key]['min']} to {facts[key]['max']}"
     for channel, limits in facts["intensity"].items():
-        table.add_row(Text(f"intensity of {channel}"), f"{limits['min']:g} to {limits['max']:g}")
+        rows[f"intensity of {channel}"] = f"{limits['min']:g} to {limits['max']:g}"
     for name, row in facts["classes"].items():
-        table.add_row(
-            Text(f"class {name}"),
-            f"{row['voxels']:,} voxels ({row['share']:.2%}) in {row['cases']} cases",
-        )
+        voxels = f"{row['voxels']:,} voxels ({row['share']:.2%})"
+        rows[f"class {name}"] = f"{voxels} in {row['cases']} cases"
+    for title, value in rows.items():
+        table.add_row(Text(title), Text(value))
     for line in facts["warnings"]:
         table.add_row("[yellow]warning[/]", Text(line))
     if figure is not None:
         from segcal.data.catalog import class_colours
         from segcal.figures import contact_sheet
 
-        title = f"{found.name}: {facts['cases']} cases"
-        sheet = contact_sheet(
-            middle_slices(found, n), found.classes, class_colours(len(found.classes)), title
-        )
-        save_figure(figure, sheet)
+        title = f"{data.name}: {facts['cases']} cases"
+        colours = class_colours(len(data.classes))
+        save_figure(figure, contact_sheet(middle_slices(data, n), data.classes, colours, title))
         table.add_row("contact sheet", Text(str(figure)))
     show(facts, table, as_json)
 
@@ -246,10 +211,8 @@ def download(
     check_choice("data set", name, tuple(DATASETS))
     row = DATASETS[name]
     if row.archive is None:
-        raise UserError(
-            f"{name} has no open address; ask for access at"
-            f" {row.homepage or 'segcal prepare phantom (built in)'}"
-        )
+        where = row.homepage or "segcal prepare phantom (built in)"
+        raise UserError(f"{name} has no open address; ask for access at {where}")
     with bar(DownloadColumn()) as shown:
         task = shown.add_task(f"downloading {name}", total=None)
         folder = fetch(

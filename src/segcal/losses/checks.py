@@ -15,23 +15,22 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 def objective(function: F) -> F:
-    """Check shapes and types before a loss runs, and give it plain tensors in at least float32.
+    """Check shapes and types before a loss runs, and compute it in at least float32.
 
     Half-precision logits (autocast) are widened: a softmax in 8 or 11 bits is no basis for
     calibration. Label values are not scanned here: the first look-up of a label inside the loss
-    fails on its own, and that failure is reworded."""
+    fails, and that failure is reworded.
+    """
 
     @wraps(function)
     def checked(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
         check_arrays(logits, labels)
-        logits = plain(logits)
+        logits, labels = without_subclass(logits), without_subclass(labels).long()
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()
-        labels = plain(labels).long()
         try:
-            with torch.autocast(
-                logits.device.type, enabled=False
-            ):  # it would narrow matrix products again
+            # Autocast would narrow matrix products again.
+            with torch.autocast(logits.device.type, enabled=False):
                 return function(logits, labels, **settings)
         except (IndexError, RuntimeError) as error:
             if "out of bounds" not in str(error):
@@ -43,16 +42,12 @@ def objective(function: F) -> F:
     return cast(F, checked)
 
 
-def plain(tensor: Tensor) -> Tensor:
-    """Drop a tensor subclass such as MONAI's MetaTensor, whose bookkeeping would slow every
-    operation.
-    """
+def without_subclass(tensor: Tensor) -> Tensor:
+    """A MONAI MetaTensor as a torch Tensor, because its bookkeeping slows every operation."""
     return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
 
 
 def counted(labels: Tensor, ignore_index: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """1.0 where a voxel counts and 0.0 where it is ignored, and how many count (at least 1, so that
-    a mean is finite).
-    """
+    """1.0 where a voxel counts and 0.0 where it is ignored; and how many count, at least 1."""
     weight = labels.ne(ignore_index).to(like.dtype)
     return weight, weight.sum().clamp_min(1)

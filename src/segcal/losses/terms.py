@@ -1,14 +1,14 @@
-r"""Terms of the training objectives, each with its gradient in closed form, and how autograd is
-told of it.
+r"""Terms of the training objectives, each with its gradient in closed form.
 
-Autograd would keep half a dozen copies of the logits for the margin and as many for Dice; here one
+Autograd would keep half a dozen copies of the logits for the margin and as many for Dice. Here one
 softmax and one gradient serve all terms of an objective, so that training with the margin needs
-about the memory of plain cross-entropy. Everything takes detached tensors, sums over the voxels
-that count, and works in place on what it allocated itself."""
+about the memory of cross-entropy alone. Everything takes detached tensors, sums over the voxels
+that count, and works in place on what it allocated itself.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,47 +24,40 @@ class Softmax(NamedTuple):
 
     probs: Tensor  # (N, K, *S), 0 at ignored voxels
     nll: Tensor  # summed over voxels
-    truth: (
-        Tensor  # (N, 1, *S): labels; some class or other at ignored voxels, where the weight is 0
-    )
+    truth: Tensor  # (N, 1, *S): labels; any class at ignored voxels, where the weight is 0
     weight: Tensor  # (N, 1, *S): 1.0 where a voxel counts, else 0.0
 
 
 def softmax_term(logits: Tensor, labels: Tensor, weight: Tensor, ignore_index: int) -> Softmax:
-    """Probabilities and summed cross-entropy in one go."""
+    """Probabilities and summed cross-entropy; fails on labels that are out of range."""
     log_probs = F.log_softmax(logits, 1)
-    nll = F.nll_loss(
-        log_probs, labels, ignore_index=ignore_index, reduction="sum"
-    )  # also checks the label range
+    nll = F.nll_loss(log_probs, labels, ignore_index=ignore_index, reduction="sum")
     weight, truth = weight.unsqueeze(1), labels.clamp(0, logits.shape[1] - 1).unsqueeze(1)
     return Softmax(log_probs.exp_().mul_(weight), nll, truth, weight)
 
 
 def ce_gradient(softmax: Softmax) -> Tensor:
-    """Softmax - one-hot. Takes the place of `softmax.probs`: use those first."""
+    """Softmax - one-hot. Overwrites `softmax.probs`: use those first."""
     return softmax.probs.scatter_add_(1, softmax.truth, -softmax.weight)
 
 
 def margin_term(
-    logits: Tensor, weight: Tensor, *, margin: float, penalty: str, class_reduction: str
+    logits: Tensor, weight: Tensor, margin: float, penalty: str, class_reduction: str
 ) -> tuple[Tensor, Tensor]:
-    r"""The margin term and its gradient: $-[d_k > m]$ at class $k$, and the number of such classes
-    at the winner.
-
-    $d_k = \max_j l_j - l_k$. Tied winners share, as in the gradient of `amax`.
+    """The margin term and its gradient: -1 at each class beyond the margin, and the number of these
+    at the winner. Tied winners share, as in the gradient of `amax`.
     """
     check_range("margin", margin, 0)
     check_choice("penalty", penalty, ("l1", "l2"))
     check_choice("class_reduction", class_reduction, ("sum", "mean"))
     distance = logits.amax(1, keepdim=True) - logits
-    winner = (
-        distance.sign().neg_().add_(1)
-    )  # 1.0 where the distance is 0: float masks are faster than bool ones
+    # 1.0 where the distance is 0: float masks are faster than bool ones
+    winner = distance.sign().neg_().add_(1)
     excess = distance.sub_(margin).relu_().mul_(weight.unsqueeze(1))
     if penalty == "l1":
         value, slope = excess.sum(), excess.sign_()
-    # norms over the classes first: one running float32 sum of squares over all voxels would drift
     else:
+        # Norms over the classes first: one float32 sum of squares over all voxels would drift.
         value, slope = torch.linalg.vector_norm(excess, dim=1).square().sum(), excess.mul_(2)
     pull = slope.sum(1, keepdim=True) / winner.sum(1, keepdim=True)
     grad = slope.neg_().addcmul_(winner, pull)
@@ -73,22 +66,19 @@ def margin_term(
     return value, grad
 
 
-def dice_term(softmax: Softmax, *, include_background: bool) -> tuple[Tensor, Tensor]:
+def dice_term(softmax: Softmax, include_background: bool) -> tuple[Tensor, Tensor]:
     """Soft Dice loss, mean over items and classes, and its gradient.
 
     With c_k the slope of the loss at s_k, the slope at logit k is s_k (c_k - sum_j s_j c_j). Here
-    c_k is one constant per item and class, `rest`, plus another, `true`, at the voxels of that
-    class."""
+    c_k is one constant per item and class, `rest`, plus another, `true`, at the class's voxels.
+    """
     n_items, n_classes = softmax.probs.shape[:2]
     probs = softmax.probs.reshape(n_items, n_classes, -1)  # (N, K, V)
     index = softmax.truth.reshape(n_items, -1)  # (N, V)
-    hit = probs.gather(1, index.unsqueeze(1)).squeeze(
-        1
-    )  # (N, V): the probability of the true class
+    hit = probs.gather(1, index.unsqueeze(1)).squeeze(1)  # (N, V): probability of the true class
     overlap = _sum_by_class(hit, index, n_classes)  # (N, K)
-    size = (
-        probs.sum(2) + _sum_by_class(softmax.weight.reshape(n_items, -1), index, n_classes) + SMOOTH
-    )
+    n_true = _sum_by_class(softmax.weight.reshape(n_items, -1), index, n_classes)
+    size = probs.sum(2) + n_true + SMOOTH
     dice = (2 * overlap + SMOOTH) / size
 
     counts = torch.ones_like(dice)
@@ -103,12 +93,9 @@ def dice_term(softmax: Softmax, *, include_background: bool) -> tuple[Tensor, Te
 
 
 def _sum_by_class(values: Tensor, index: Tensor, n_classes: int) -> Tensor:
-    """Sum (N, V) values by class into (N, K): in float64, since a running float32 sum is percents
-    off at 2^21 voxels.
-    """
-    wide = (
-        torch.float32 if values.device.type == "mps" else torch.float64
-    )  # Apple's GPUs have no float64
+    """Sum (N, V) values by class into (N, K); a float32 sum of 2^21 voxels is percents off."""
+    # Apple's GPUs have no float64.
+    wide = torch.float32 if values.device.type == "mps" else torch.float64
     total = torch.zeros(len(values), n_classes, dtype=wide, device=values.device)
     return total.scatter_add_(1, index, values.to(wide)).to(values.dtype)
 
@@ -117,8 +104,7 @@ def with_gradient(logits: Tensor, value: Tensor, grad: Tensor) -> Tensor:
     """`value` as a function of `logits` whose derivative is `grad`."""
     if not (torch.is_grad_enabled() and logits.requires_grad):
         return value
-    tied: Tensor = _WithGradient.apply(logits, value, grad)
-    return tied
+    return cast(Tensor, _WithGradient.apply(logits, value, grad))
 
 
 class _WithGradient(torch.autograd.Function):
@@ -130,8 +116,6 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
-            raise RuntimeError(
-                "this loss has no second derivative: call backward without create_graph"
-            )
+            raise RuntimeError("this loss has no second derivative: leave create_graph out")
         (grad,) = ctx.saved_tensors
         return grad * outer, None, None

@@ -1,5 +1,4 @@
-"""Calibration, overlap and surface metrics: functions, the table `METRICS`, and thin torchmetrics
-classes.
+"""Calibration, overlap and surface metrics: functions, the table `METRICS`, torchmetrics classes.
 
 >>> import torch
 >>> from segcal import metrics
@@ -44,55 +43,23 @@ from segcal.metrics.surface import Surface, asd, assd, hd95, mean_distance, miss
 if TYPE_CHECKING:
     from segcal.metrics.modules import CalibrationScores, CalibrationScoresOfProbs, OverlapScores
 
-__all__ = [
-    "MASKS",
-    "METRICS",
-    "N_BINS",
-    "Bins",
-    "CalibrationScores",
-    "CalibrationScoresOfProbs",
-    "Metric",
-    "OverlapScores",
-    "Reliability",
-    "Surface",
-]
-__all__ += [
-    "accuracy",
-    "ace",
-    "asd",
-    "assd",
-    "brier",
-    "cece",
-    "confidence_gap",
-    "confusion",
-    "dice",
-]
-__all__ += [
-    "dice_of_confusion",
-    "ece",
-    "hd95",
-    "label_map",
-    "mce",
-    "mean_distance",
-    "missed",
-    "nll",
-    "overconfidence",
-]
-__all__ += ["reliability", "reliability_of_probs", "surfaces", "underconfidence"]
+__all__ = ["MASKS", "METRICS", "N_BINS", "Bins", "Metric", "Reliability", "Surface"]
+__all__ += ["CalibrationScores", "CalibrationScoresOfProbs", "OverlapScores"]
+__all__ += ["accuracy", "ace", "asd", "assd", "brier", "cece", "confidence_gap", "confusion"]
+__all__ += ["dice", "dice_of_confusion", "ece", "hd95", "label_map", "mce", "mean_distance"]
+__all__ += ["missed", "nll", "overconfidence", "reliability", "reliability_of_probs", "surfaces"]
+__all__ += ["underconfidence"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of `METRICS`: a function, how it is printed, which way is better, and what the function
-    takes.
-
-    `of` is `bins` (a `Reliability`, giving one number), or `confusion` or `surfaces` (giving a
-    number per foreground class)."""
+    """A row of `METRICS`."""
 
     function: Callable[[Any], Tensor]
     label: str
     better: str  # "higher", "lower" or "zero"
-    of: str
+    of: str  # what it takes: "bins" for one number; "confusion", "surfaces" for one per class
+    help: str
     unit: str = ""
 
     @property
@@ -102,29 +69,32 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "dice": Metric(dice_of_confusion, "DSC", "higher", "confusion"),
-    "asd": Metric(asd, "ASD", "lower", "surfaces", "mm"),
-    "assd": Metric(assd, "ASSD", "lower", "surfaces", "mm"),
-    "hd95": Metric(hd95, "HD95", "lower", "surfaces", "mm"),
-    "missed": Metric(missed, "Missed", "lower", "surfaces"),
-    "ece": Metric(ece, "ECE", "lower", "bins"),
-    "cece": Metric(cece, "CECE", "lower", "bins"),
-    "mce": Metric(mce, "MCE", "lower", "bins"),
-    "ace": Metric(ace, "ACE", "lower", "bins"),
-    "overconfidence": Metric(overconfidence, "Overconfidence", "lower", "bins"),
-    "underconfidence": Metric(underconfidence, "Underconfidence", "lower", "bins"),
-    "confidence_gap": Metric(confidence_gap, "Confidence gap", "zero", "bins"),
-    "nll": Metric(nll, "NLL", "lower", "bins"),
-    "brier": Metric(brier, "Brier", "lower", "bins"),
-    "accuracy": Metric(accuracy, "Accuracy", "higher", "bins"),
+    "dice": Metric(dice_of_confusion, "DSC", "higher", "confusion", "Dice similarity"),
+    "asd": Metric(asd, "ASD", "lower", "surfaces", "average distance to the reference", "mm"),
+    "assd": Metric(assd, "ASSD", "lower", "surfaces", "average symmetric distance", "mm"),
+    "hd95": Metric(hd95, "HD95", "lower", "surfaces", "95th percentile Hausdorff distance", "mm"),
+    "missed": Metric(missed, "Missed", "lower", "surfaces", "objects missed or invented"),
+    "ece": Metric(ece, "ECE", "lower", "bins", "expected calibration error"),
+    "cece": Metric(cece, "CECE", "lower", "bins", "class-wise expected calibration error"),
+    "mce": Metric(mce, "MCE", "lower", "bins", "maximum calibration error"),
+    "ace": Metric(ace, "ACE", "lower", "bins", "average calibration error"),
+    "overconfidence": Metric(
+        overconfidence, "Overconfidence", "lower", "bins", "part of ECE from overconfident bins"
+    ),
+    "underconfidence": Metric(
+        underconfidence, "Underconfidence", "lower", "bins", "part of ECE from underconfident bins"
+    ),
+    "confidence_gap": Metric(
+        confidence_gap, "Confidence gap", "zero", "bins", "mean confidence − accuracy"
+    ),
+    "nll": Metric(nll, "NLL", "lower", "bins", "negative log-likelihood"),
+    "brier": Metric(brier, "Brier", "lower", "bins", "Brier score"),
+    "accuracy": Metric(accuracy, "Accuracy", "higher", "bins", "share of voxels that are right"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "CalibrationScores",
-        "CalibrationScoresOfProbs",
-        "OverlapScores",
-    ):  # torchmetrics takes seconds to import: only for those who use it
+    # torchmetrics takes seconds to import: only for those who use it
+    if name in ("CalibrationScores", "CalibrationScoresOfProbs", "OverlapScores"):
         return getattr(import_module("segcal.metrics.modules"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,8 +30,7 @@ def voxel_mask(
     if mask == "ring":
         check_range("ring", ring, 1)
         return _dilated(reference, ring) & _dilated(~reference & kept, ring) & kept
-    # A tie goes to the first class, as in argmax; comparing maxima is far cheaper than argmax over
-    # axis 1.
+    # A tie goes to the first class, as in argmax; comparing maxima is far cheaper.
     predicted = (scores[:, 1:].amax(1) > scores[:, 0]) & kept
     return predicted if mask == "prediction" else predicted | reference
 
@@ -39,7 +38,7 @@ def voxel_mask(
 def chosen(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The scores (K, M) and labels (M,) of the voxels in a mask (N, V), from (N, K, V) and (N, V).
 
-    Two plain steps, for indexing with two lists of places at once takes twice as long.
+    Two steps, because indexing with two lists of places at once takes twice as long.
     """
     where = mask.reshape(-1).nonzero()[:, 0]
     rows = scores.transpose(0, 1).reshape(scores.shape[1], -1)
@@ -50,9 +49,8 @@ def _dilated(region: Tensor, radius: int) -> Tensor:
     """Grow a region (N, *S) by a cube of the given radius, one axis at a time."""
     grown = region
     for axis in range(1, region.ndim):
-        line = grown.movedim(axis, -1)
-        pooled = F.max_pool1d(
-            line.reshape(-1, 1, line.shape[-1]).float(), 2 * radius + 1, stride=1, padding=radius
-        )
-        grown = pooled.reshape(line.shape).movedim(-1, axis) > 0
+        last = grown.movedim(axis, -1)
+        lines = last.reshape(-1, 1, last.shape[-1]).float()
+        pooled = F.max_pool1d(lines, 2 * radius + 1, stride=1, padding=radius)
+        grown = pooled.reshape(last.shape).movedim(-1, axis) > 0
     return grown

@@ -1,8 +1,7 @@
-"""The metrics as `torchmetrics.Metric`, for Lightning and for several processes: every state is a
-sum that adds up.
+"""The metrics as `torchmetrics.Metric`, for Lightning and several processes; all states are sums.
 
-Each `update` takes one case. Results are means over cases, and `<key>_pooled` where all voxels are
-thrown together."""
+Each `update` takes one case. `compute` gives means over cases, and `<key>_pooled` over all voxels.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +17,21 @@ from segcal.metrics.calibration import (
     Bins,
     Reliability,
     check_finite,
-    plain,
+    detached,
     reliability,
     reliability_of_probs,
 )
 from segcal.metrics.masks import MASKS
 from segcal.metrics.overlap import confusion, label_map
 from segcal.metrics.surface import mean_distance, missed, surfaces
-from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_range
-
-_BINS = ("count", "conf", "hit")
+from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_range, settings_of
 
 
 class _Scores(torchmetrics.Metric):
-    """What the classes share: sums, and per-case values of which NaN ones are left out of
-    the mean.
-    """
+    """What the classes share: sums, and values per case, whose means leave out NaN."""
 
     full_state_update = False
+    keys: tuple[str, ...]
     case_sum: Tensor
     case_count: Tensor
 
@@ -45,37 +41,36 @@ class _Scores(torchmetrics.Metric):
         super().__init__(**kwargs)
         check_range("n_classes", n_classes, 2)
         self.n_classes, self.settings = n_classes, settings
-        # A MetricCollection takes metrics whose states have the same names and values for one;
-        # settings tell them apart.
-        self._add_sum(
-            "_".join(["settings", *map(str, [*settings.values(), *more])]).replace(".", "_"), ()
-        )
+        # A MetricCollection takes metrics for one if their states have the same names and values;
+        # a state named after the settings keeps them apart.
+        name = "_".join(["settings", *map(str, [*settings.values(), *more])])
+        self._add_sum(name.replace(".", "_"))
 
-    def _add_sum(self, name: str, shape: tuple[int, ...]) -> None:
+    def _add_sum(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _add_case_sums(self, *shape: int) -> None:
+        for name in ("case_sum", "case_count"):
+            self._add_sum(name, len(self.keys), *shape)
 
     def _apply(
         self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
     ) -> nn.Module:
-        """Go where the model goes, but never into its type: a sum of bfloat16 stands still after
-        some hundred cases.
+        """Move to the model's device, but keep float64: a sum in bfloat16 stalls after some hundred
+        cases. On Apple's GPUs, which have no float64, the sums stay on the CPU.
+        """
 
-        On Apple's GPUs, which have no float64, the sums stay on the CPU, as the statistics do that
-        are added to them."""
-
-        def kept(state: Tensor) -> Tensor:
+        def moved(state: Tensor) -> Tensor:
             device = fn(torch.empty(0, device=state.device)).device
             return state.to("cpu" if device.type == "mps" else device)
 
-        return super()._apply(kept, exclude_state)
+        return super()._apply(moved, exclude_state)
 
     def _check(self, scores: Tensor, labels: Tensor) -> None:
         check_arrays(scores, labels)
         if scores.shape[1] != self.n_classes:
-            raise UserError(
-                f"this metric was made for {self.n_classes} classes; got shape"
-                f" {tuple(scores.shape)}"
-            )
+            shape = tuple(scores.shape)
+            raise UserError(f"this metric was made for {self.n_classes} classes; got shape {shape}")
 
     def _add_case(self, values: Tensor) -> None:
         self.case_sum += values.where(~values.isnan(), 0)
@@ -87,10 +82,9 @@ class _Scores(torchmetrics.Metric):
 
 
 class CalibrationScores(_Scores):
-    """Every `bins` metric of `METRICS`, per case and pooled, from logits.
+    """Every `bins` metric of `METRICS`, per case and pooled, from logits; set as `reliability`.
 
-    An update is one case, whose N items are its slices; with `items_are_cases` each item is a case
-    of its own.
+    An update is one case, whose N items are its slices; with `items_are_cases` each item is a case.
 
     >>> scores = CalibrationScores(n_classes=2)
     >>> scores.update(torch.tensor([[[0.0, 0.0], [9.0, 2.0]]]), torch.tensor([[1, 1]]))
@@ -101,31 +95,23 @@ class CalibrationScores(_Scores):
     higher_is_better = False
     keys = tuple(key for key, row in METRICS.items() if row.of == "bins")
     statistics: Callable[..., Reliability] = staticmethod(reliability)
+    nll: Tensor
+    brier: Tensor
+    sums: Tensor  # (3, K+1, B): count, conf and hit; of the predicted class, then of each class
 
-    def __init__(
-        self,
-        n_classes: int,
-        *,
-        n_bins: int = 15,
-        mask: str = "reference",
-        ring: int = 2,
-        ignore_index: int = IGNORE,
-        items_are_cases: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        check_choice("mask", mask, MASKS)
-        check_range("n_bins", n_bins, 1)
-        check_range("ring", ring, 1)
-        settings = {"n_bins": n_bins, "mask": mask, "ring": ring, "ignore_index": ignore_index}
-        super().__init__(n_classes, settings, items_are_cases, **kwargs)
+    def __init__(self, n_classes: int, *, items_are_cases: bool = False, **settings: Any) -> None:
+        chosen = settings_of(reliability)
+        for name in chosen:
+            chosen[name] = settings.pop(name, chosen[name])
+        check_choice("mask", chosen["mask"], MASKS)
+        check_range("n_bins", chosen["n_bins"], 1)
+        check_range("ring", chosen["ring"], 1)
+        super().__init__(n_classes, chosen, items_are_cases, **settings)
         self.items_are_cases = items_are_cases
-        self._add_sum("case_sum", (len(self.keys),))
-        self._add_sum("case_count", (len(self.keys),))
-        for name in _BINS:
-            self._add_sum(f"top_{name}", (n_bins,))
-            self._add_sum(f"classes_{name}", (n_classes, n_bins))
-        self._add_sum("nll", ())
-        self._add_sum("brier", ())
+        self._add_case_sums()
+        self._add_sum("sums", 3, n_classes + 1, chosen["n_bins"])
+        self._add_sum("nll")
+        self._add_sum("brier")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Add one case: logits (N, K, *S), labels (N, *S)."""
@@ -134,22 +120,15 @@ class CalibrationScores(_Scores):
         for x, y in zip(logits.split(size), labels.split(size), strict=True):
             case = self.statistics(x, y, **self.settings)
             self._add_case(torch.stack([METRICS[key].function(case) for key in self.keys]))
-            self._add_bins(case)
-
-    def _add_bins(self, case: Reliability) -> None:
-        total = self.bins + case
-        for name in _BINS:
-            setattr(self, f"top_{name}", getattr(total.top, name))
-            setattr(self, f"classes_{name}", getattr(total.classes, name))
-        self.nll, self.brier = total.nll, total.brier
+            top, classes = case.top, case.classes
+            self.sums[:, 0] += torch.stack([top.count, top.conf, top.hit])
+            self.sums[:, 1:] += torch.stack([classes.count, classes.conf, classes.hit])
+            self.nll, self.brier = self.nll + case.nll, self.brier + case.brier
 
     @property
     def bins(self) -> Reliability:
         """The pooled statistics so far (of all processes, inside `sync_context`)."""
-        top, classes = (
-            Bins(*(getattr(self, f"{part}_{name}") for name in _BINS))
-            for part in ("top", "classes")
-        )
+        top, classes = Bins(*self.sums[:, 0]), Bins(*self.sums[:, 1:])
         return Reliability(top, classes, self.nll, self.brier)
 
     def compute(self) -> dict[str, Tensor]:
@@ -159,43 +138,35 @@ class CalibrationScores(_Scores):
 
 
 class CalibrationScoresOfProbs(CalibrationScores):
-    """The same as `CalibrationScores` for probabilities, as ensembles and test-time augmentation
-    give them.
-    """
+    """The same as `CalibrationScores` for probabilities, such as those of ensembles."""
 
     statistics = staticmethod(reliability_of_probs)
 
 
 class OverlapScores(_Scores):
-    """Dice and surface distances per foreground class (K-1,), mean over the cases that have a
-    value; `missed` is a count.
+    """Dice and surface distances per foreground class (K-1,), means over cases with a value.
 
+    `missed` is a count.
     `<key>_mean` is a scalar: per case the mean over its classes, then the mean over cases.
     `dice_pooled` counts voxels over all cases. `distances=False` leaves out what takes longest.
 
     >>> scores = OverlapScores(n_classes=3)
-    >>> logits = torch.tensor([[[0.0, 1.0], [9.0, 0.0], [0.0, 0.0]]])
-    >>> scores.update(logits, torch.tensor([[1, 0]]), spacing=(1.0,))
-    Traceback (most recent call last):
-    segcal.types.UserError: surfaces takes the label maps of one case in 2D or 3D; got shape (2,)
     >>> logits = torch.tensor([[[[0.0, 1.0]], [[9.0, 0.0]], [[0.0, 0.0]]]])
     >>> scores.update(logits, torch.tensor([[[1, 0]]]), spacing=(1.0, 1.0))
     >>> scores.compute()["dice"], scores.compute()["dice_mean"]
     (tensor([1., nan], dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
 
-    keys = tuple(key for key, row in METRICS.items() if row.of in ("confusion", "surfaces"))
     confusion: Tensor
 
     def __init__(
         self, n_classes: int, *, ignore_index: int = IGNORE, distances: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(n_classes, {"ignore_index": ignore_index}, **kwargs)
-        if not distances:
-            self.keys = tuple(key for key in self.keys if METRICS[key].of == "confusion")
-        self._add_sum("case_sum", (len(self.keys), n_classes))  # K-1 classes, then their mean
-        self._add_sum("case_count", (len(self.keys), n_classes))
-        self._add_sum("confusion", (n_classes, n_classes))
+        kinds = ("confusion", "surfaces") if distances else ("confusion",)
+        self.keys = tuple(key for key, row in METRICS.items() if row.of in kinds)
+        self._add_case_sums(n_classes)  # K-1 classes, then their mean
+        self._add_sum("confusion", n_classes, n_classes)
 
     def update(self, logits: Tensor, labels: Tensor, *, spacing: Sequence[float] | None) -> None:
         """Add one case: logits (1, K, *S), labels (1, *S); `spacing` per axis of S in millimetres,
@@ -208,37 +179,25 @@ class OverlapScores(_Scores):
                 "slices of one volume become a case by logits.movedim(0, 1)[None], labels[None]"
             )
         check_finite(logits)
-        pred, truth = (plain(x)[0] for x in (label_map(logits), labels))
-        counts = confusion(pred, truth, n_classes=self.n_classes, **self.settings)
-        of: dict[str, Any] = {"confusion": counts}
-        if any(METRICS[key].of == "surfaces" for key in self.keys):
-            of["surfaces"] = surfaces(
-                pred, truth, n_classes=self.n_classes, spacing=spacing, **self.settings
-            )
-        values = torch.stack(
-            [
-                METRICS[key].function(of[METRICS[key].of]).double().to(self.device)
-                for key in self.keys
-            ]
-        )
-        means = values.nanmean(1)
-        if "surfaces" in of:
-            distances = torch.tensor(
-                [METRICS[key].of == "surfaces" for key in self.keys], device=values.device
-            )
-            gone = missed(of["surfaces"]).to(values.device)
-            means = torch.where(distances, mean_distance(values, gone), means)
-        self._add_case(torch.cat([values, means[:, None]], 1))
-        self.confusion += counts
+        pred, truth = detached(label_map(logits))[0], detached(labels)[0]
+        settings: dict[str, Any] = {"n_classes": self.n_classes, **self.settings}
+        given: dict[str, Any] = {"confusion": confusion(pred, truth, **settings)}
+        if "asd" in self.keys:
+            given["surfaces"] = surfaces(pred, truth, spacing=spacing, **settings)
+        rows = []
+        for row in (METRICS[key] for key in self.keys):
+            values = row.function(given[row.of]).double()
+            mean = values.nanmean()
+            if row.of == "surfaces":
+                mean = mean_distance(values, missed(given["surfaces"]).to(values.device))
+            rows.append(torch.cat([values, mean[None]]).to(self.device))
+        self._add_case(torch.stack(rows))
+        self.confusion += given["confusion"]
 
     def compute(self) -> dict[str, Tensor]:
         """Each score per foreground class (K-1,) and, as `<key>_mean`, over them."""
-        per_class = dict(zip(self.keys, self._mean[:, :-1], strict=True))
-        if "missed" in self.keys:
-            per_class["missed"] = self.case_sum[self.keys.index("missed"), :-1]
-        means = {
-            f"{key}_mean": value
-            for key, value in zip(self.keys, self._mean[:, -1], strict=True)
-            if key != "missed"
-        }
-        return per_class | means | {"dice_pooled": METRICS["dice"].function(self.confusion)}
+        scores = dict(zip(self.keys, self._mean[:, :-1], strict=True))
+        scores |= {f"{key}_mean": self._mean[i, -1] for i, key in enumerate(self.keys)}
+        if scores.pop("missed_mean", None) is not None:
+            scores["missed"] = self.case_sum[self.keys.index("missed"), :-1]
+        return scores | {"dice_pooled": METRICS["dice"].function(self.confusion)}

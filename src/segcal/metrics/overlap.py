@@ -9,17 +9,14 @@ from segcal.types import IGNORE, UserError, check_labels, check_range
 
 
 def label_map(scores: Tensor) -> Tensor:
-    """The class (N, *S) of the largest of scores (N, K, *S): an argmax that is 8 times faster on
-    this layout.
-    """
+    """The class (N, *S) of the largest of scores (N, K, *S); `argmax` takes 8 times as long."""
     return scores.max(1).indices
 
 
 def confusion(
     pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IGNORE
 ) -> Tensor:
-    """Voxel counts (K, K), a row per predicted and a column per reference class. Counts of two
-    parts add.
+    """Voxel counts (K, K), a row per predicted and a column per reference class; counts add.
 
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), n_classes=2)
     tensor([[1, 0],
@@ -28,17 +25,13 @@ def confusion(
     may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     n_cells = n_classes**2
     narrow = torch.uint8 if n_cells <= 256 else torch.int64  # bytes are counted three times as fast
-    pred, labels = (
-        values.detach().as_subclass(Tensor).reshape(-1) for values in (pred, labels)
-    )  # no MetaTensor
+    pred, labels = (values.detach().as_subclass(Tensor).reshape(-1) for values in (pred, labels))
     cell = pred.to(narrow) * n_classes + labels.to(narrow)
     if not may_ignore:
         return torch.bincount(cell, minlength=n_cells).reshape(n_classes, n_classes)
     kept = labels.ne(ignore_index)
     counts = torch.bincount(cell * kept, minlength=n_cells)
-    counts[0] -= (
-        len(kept) - kept.sum()
-    )  # the ignored were counted there; putting them elsewhere takes far longer
+    counts[0] -= len(kept) - kept.sum()  # ignored voxels are counted there; that is fastest
     return counts.reshape(n_classes, n_classes)
 
 
@@ -46,15 +39,13 @@ def dice(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IG
     r"""Dice similarity $\frac{2|P \cap R|}{|P| + |R|}$ per foreground class (K-1,), of label maps
     of any shape.
 
-    A class absent from both is NaN, so that a mean can leave it out; a class present in only one of
-    them is 0.
+    A class absent from both is NaN and left out of means; a class present in only one is 0.
 
     >>> dice(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 0, 0]), n_classes=4)
     tensor([0.6667, 0.0000,    nan], dtype=torch.float64)
     """
-    return dice_of_confusion(
-        confusion(pred, labels, n_classes=n_classes, ignore_index=ignore_index)
-    )
+    counts = confusion(pred, labels, n_classes=n_classes, ignore_index=ignore_index)
+    return dice_of_confusion(counts)
 
 
 def dice_of_confusion(counts: Tensor) -> Tensor:
@@ -64,17 +55,13 @@ def dice_of_confusion(counts: Tensor) -> Tensor:
 
 
 def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index: int) -> bool:
-    """Raise unless two label maps have one shape and hold only the classes 0 to K-1, or
-    `ignore_index` in `labels`.
-
-    Returns whether a voxel may be ignored.
+    """Raise unless two label maps have one shape and hold the classes 0 to K-1 only, `labels` also
+    `ignore_index`. Returns whether a voxel may be ignored.
     """
     check_range("n_classes", n_classes, 2)
     if pred.shape != labels.shape:
-        raise UserError(
-            f"prediction and labels must have one shape; got {tuple(pred.shape)} and"
-            f" {tuple(labels.shape)}"
-        )
+        shapes = f"{tuple(pred.shape)} and {tuple(labels.shape)}"
+        raise UserError(f"prediction and labels must have one shape; got {shapes}")
     for name, values in (("prediction", pred), ("labels", labels)):
         if values.is_floating_point() or values.is_complex():
             raise UserError(f"{name} must hold integers; got {values.dtype}")
@@ -83,7 +70,5 @@ def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index:
 
 
 def _comparable(labels: Tensor) -> Tensor:
-    """Bytes as they are, for they are looked at eight times as fast; of some other types torch
-    knows no minimum.
-    """
+    """Bytes stay bytes, which are read eight times as fast; torch has no minimum of some types."""
     return labels if labels.dtype == torch.uint8 else labels.long()

@@ -1,5 +1,4 @@
-"""The networks: functions that build them, the table `NETWORKS`, and `build_network`, whose
-networks take any image size.
+"""The networks: functions that build them, the table `NETWORKS`, and `build_network`.
 
 >>> import torch
 >>> from segcal.networks import build_network
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import torch.nn.functional as F
@@ -20,73 +18,60 @@ from torch import Tensor, nn
 
 from segcal.networks.transunet import transunet
 from segcal.networks.unets import attention_unet, unet, unetpp
-from segcal.types import UserError, check_choice, check_range
+from segcal.types import UserError, check_range, check_settings, settings_of
 
-__all__ = [
-    "NETWORKS",
-    "Network",
-    "Padded",
-    "attention_unet",
-    "build_network",
-    "transunet",
-    "unet",
-    "unetpp",
-]
+__all__ = ["NETWORKS", "Network", "Padded", "attention_unet", "build_network", "transunet"]
+__all__ += ["unet", "unetpp"]
 
 
 @dataclass(frozen=True)
 class Network:
-    """A row of `NETWORKS`: a function that builds it, how it is printed, whom to cite, and what
-    sizes it takes.
-    """
+    """A row of `NETWORKS`."""
 
     build: Callable[..., nn.Module]
     label: str
+    help: str
     citation: str
-    stride: int
+    stride: int = 16  # heights and widths inside must be multiples of it
 
     @property
     def settings(self) -> dict[str, Any]:
         """The names and defaults of the function's settings."""
-        parameters = signature(self.build).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return settings_of(self.build)
 
+
+_RONNEBERGER = "Ronneberger et al., MICCAI 2015, doi:10.1007/978-3-319-24574-4_28"
+_OKTAY = "Oktay et al., MIDL 2018, arXiv:1804.03999"
+_ZHOU = "Zhou et al., DLMIA 2018, doi:10.1007/978-3-030-00889-5_1"
+_CHEN = "Chen et al., 2021, arXiv:2102.04306"
 
 NETWORKS: dict[str, Network] = {
-    "unet": Network(
-        unet, "U-Net", "Ronneberger et al., MICCAI 2015, doi:10.1007/978-3-319-24574-4_28", 16
-    ),
-    "attention_unet": Network(
-        attention_unet, "Attention U-Net", "Oktay et al., MIDL 2018, arXiv:1804.03999", 16
-    ),
-    "unetpp": Network(
-        unetpp, "U-Net++", "Zhou et al., DLMIA 2018, doi:10.1007/978-3-030-00889-5_1", 16
-    ),
-    "transunet": Network(transunet, "TransUNet", "Chen et al., 2021, arXiv:2102.04306", 16),
+    "unet": Network(unet, "U-Net", "U-Net with batch norm", _RONNEBERGER),
+    "attention_unet": Network(attention_unet, "Attention U-Net", "U-Net with gated skips", _OKTAY),
+    "unetpp": Network(unetpp, "U-Net++", "U-Net with nested skips", _ZHOU),
+    "transunet": Network(transunet, "TransUNet", "ResNet-50, transformer, U-Net decoder", _CHEN),
 }
 
 
 def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) -> nn.Module:
-    """A network of the table, with fresh weights, that gives logits (N, K, H, W) for images (N, C,
-    H, W) of any size.
+    """A network of the table, with new weights, for images (N, C, H, W) of any size.
 
     >>> build_network("unet3", 1, 2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     segcal.types.UserError: unknown network 'unet3'; choose one of unet, ...
     """
-    check_choice("network", name, tuple(NETWORKS))
+    check_settings("network", NETWORKS, name, settings)
     check_range("in_channels", in_channels, 1)
     check_range("n_classes", n_classes, 2)
     row = NETWORKS[name]
     for key, value in settings.items():
-        check_choice(f"setting of {name}", key, tuple(row.settings))
         _check_number(key, value, whole=isinstance(row.settings[key], int))
     return Padded(row.build(in_channels, n_classes, **settings), in_channels, row.stride)
 
 
 class Padded(nn.Module):
-    """A network that takes any size: the image's border is repeated up to a size that fits, the
-    logits are cropped back.
+    """A network for any size: it repeats the image's border up to a multiple of the stride, and
+    crops the logits back.
     """
 
     def __init__(self, network: nn.Module, in_channels: int, stride: int) -> None:
@@ -95,17 +80,15 @@ class Padded(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Logits (N, K, H, W) of images (N, C, H, W)."""
-        if image.ndim != 4 or image.shape[1] != self.in_channels or 0 in image.shape:
+        shape = tuple(image.shape)
+        if image.ndim != 4 or shape[1] != self.in_channels or 0 in shape:
             allowed = f"(N, {self.in_channels}, H, W) and not empty"
-            raise UserError(
-                f"images for this network must be {allowed}; got shape {tuple(image.shape)}"
-            )
+            raise UserError(f"images for this network must be {allowed}; got shape {shape}")
         height, width = image.shape[-2:]
         top, bottom = _margins(height, self.stride)
         left, right = _margins(width, self.stride)
         if top or bottom or left or right:
-            # Repeating, not mirroring: it works for one pixel too, and adds no structure that could
-            # be segmented.
+            # Not mirrored: that needs more than one pixel, and adds structure to be segmented.
             image = F.pad(image, (left, right, top, bottom), mode="replicate")
         logits: Tensor = self.network(image)
         return logits[..., top : top + height, left : left + width]
@@ -114,8 +97,7 @@ class Padded(nn.Module):
 def _margins(size: int, stride: int) -> tuple[int, int]:
     """How much to add before and after, to reach a multiple of the stride.
 
-    At least two strides, because batch norm cannot train on one image whose coarsest map is a
-    single pixel.
+    At least two strides: batch norm cannot train on one image with one pixel on its coarsest map.
 
     >>> _margins(37, 16), _margins(1, 16), _margins(64, 16)
     ((5, 6), (15, 16), (0, 0))

@@ -1,11 +1,11 @@
-"""TransUNet (Chen et al. 2021): a ResNet-50 stem, a vision transformer on its coarsest map, and a
-U-Net's decoder.
+"""TransUNet (Chen et al. 2021): a ResNet-50 stem, a vision transformer, and a U-Net's decoder.
 
 Follows the authors' R50-ViT-B/16 at `width` 64 and `depth` 12. Differs from it: no pre-training;
-max-pooling is padded, so that its map needs no mending; the shortcut's group norm has groups like
-all others, where theirs normalises each channel alone; small widths have fewer groups; the position
-embedding is interpolated, so that any size can come in. The attention is PyTorch's own: MONAI's
-`TransformerBlock` cannot be built without einops, and has a norm that never learns."""
+max-pooling is padded; the shortcut's group norm has groups like all others, where theirs normalises
+each channel alone; small widths have fewer groups; the position embedding is interpolated, so that
+any size can come in. The attention is PyTorch's: MONAI's `TransformerBlock` needs einops, and has a
+norm that never learns.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ _GRID = 14  # of the learnt position embedding: 224 pixels / 16, as in the origi
 def transunet(
     in_channels: int, n_classes: int, *, width: int = 64, depth: int = 12, dropout: float = 0.1
 ) -> nn.Module:
-    """TransUNet with `depth` transformer layers of 12 heads and 12 × `width` channels, and
-    `dropout` in them.
-    """
+    """TransUNet with `depth` transformer layers of 12 heads and 12 × `width` channels."""
     check_range("width", width, 4)  # below, standardised 1×1 filters have nothing left to learn
     check_range("depth", depth, 1)
     check_range("dropout", dropout, 0, 1)
@@ -48,9 +46,8 @@ class TransUNet(nn.Module):
         self.encoder = Encoder(16 * width, hidden, depth, dropout)
         self.entry = _convolution(hidden, ups[0])
         skips = (8 * width, 4 * width, width, 0)
-        self.ups = nn.ModuleList(
-            Up(*channels) for channels in zip(ups, skips, [*ups[1:], last], strict=True)
-        )
+        channels = zip(ups, skips, [*ups[1:], last], strict=True)
+        self.ups = nn.ModuleList(Up(*three) for three in channels)
         self.head = nn.Conv2d(last, n_classes, 3, padding=1)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -67,17 +64,13 @@ class Stem(nn.Module):
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
-        self.root = nn.Sequential(
-            StandardConv(in_channels, width, 7, stride=2, padding=3), _norm(width), nn.ReLU(True)
-        )
+        first = StandardConv(in_channels, width, 7, stride=2, padding=3)
+        self.root = nn.Sequential(first, _norm(width), nn.ReLU(True))
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.stages = nn.ModuleList(
-            [
-                _stage(width, width, n_blocks=3, stride=1),
-                _stage(4 * width, 2 * width, n_blocks=4, stride=2),
-                _stage(8 * width, 4 * width, n_blocks=9, stride=2),
-            ]
-        )
+        fine = _stage(width, width, n_blocks=3, stride=1)
+        middle = _stage(4 * width, 2 * width, n_blocks=4, stride=2)
+        coarse = _stage(8 * width, 4 * width, n_blocks=9, stride=2)
+        self.stages = nn.ModuleList([fine, middle, coarse])
 
     def forward(self, image: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The coarsest map, and the skips from fine to coarse."""
@@ -110,9 +103,7 @@ class Bottleneck(nn.Module):
 
 
 class StandardConv(nn.Conv2d):
-    """A convolution whose filters have mean 0 and variance 1 (Qiao et al. 2019, arXiv:1903.10520);
-    a norm follows it.
-    """
+    """A convolution whose filters have mean 0 and variance 1 (Qiao et al., arXiv:1903.10520)."""
 
     def __init__(
         self, n_in: int, n_out: int, size: int, *, stride: int = 1, padding: int = 0
@@ -121,9 +112,7 @@ class StandardConv(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The convolution with standardised filters."""
-        filters = F.layer_norm(
-            self.weight, self.weight.shape[1:], eps=1e-5
-        )  # layer norm is this very formula
+        filters = F.layer_norm(self.weight, self.weight.shape[1:], eps=1e-5)  # the same formula
         return self._conv_forward(input, filters, None)
 
 
@@ -148,18 +137,13 @@ class Encoder(nn.Module):
         grid = x.shape[-2:]
         # Bilinear, not bicubic, because PyTorch can do its gradient deterministically on a GPU.
         position = F.interpolate(self.position, size=grid, mode="bilinear", align_corners=False)
-        tokens = (
-            self.dropout(self.embed(x) + position).flatten(2).transpose(1, 2)
-        )  # (N, h·w, hidden)
-        return (
-            self.norm(self.layers(tokens)).transpose(1, 2).unflatten(2, grid)
-        )  # (N, hidden, h, w)
+        embedded = self.dropout(self.embed(x) + position)
+        tokens = self.layers(embedded.flatten(2).transpose(1, 2))  # (N, h·w, hidden)
+        return self.norm(tokens).transpose(1, 2).unflatten(2, grid)  # (N, hidden, h, w)
 
 
 class Layer(nn.Module):
-    """One layer of ViT (Dosovitskiy et al. 2021): attention, then a perceptron, each behind a norm
-    and beside a shortcut.
-    """
+    """A layer of ViT (Dosovitskiy et al. 2021): attention, perceptron, norms and shortcuts."""
 
     def __init__(self, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -179,21 +163,17 @@ class Layer(nn.Module):
 
 
 class Up(nn.Module):
-    """One step of the cascaded upsampler: twice the size, joined with a skip where there is one,
-    two convolutions.
-    """
+    """A step of the decoder: twice the size, joined with a skip if any, then two convolutions."""
 
     def __init__(self, n_in: int, n_skip: int, n_out: int) -> None:
         super().__init__()
-        self.convs = TwoConv(
-            2, n_in + n_skip, n_out, act=("relu", {"inplace": True}), norm="batch", bias=False
-        )
+        relu = ("relu", {"inplace": True})
+        self.convs = TwoConv(2, n_in + n_skip, n_out, act=relu, norm="batch", bias=False)
 
     def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
         """The map at twice its size."""
-        x = F.interpolate(
-            x, scale_factor=2, mode="bilinear", align_corners=True
-        )  # as in the original
+        # Corners are aligned as in the original.
+        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
         return self.convs(x if skip is None else torch.cat((x, skip), dim=1))
 
 
@@ -203,13 +183,10 @@ def _stage(n_in: int, n_mid: int, *, n_blocks: int, stride: int) -> nn.Sequentia
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    """32 groups as in the original, fewer where a group would have a single channel, whose norm
-    over one pixel is 0.
-    """
+    """32 groups as in the original, fewer where a group would have a single channel."""
     return nn.GroupNorm(max(1, gcd(64, channels) // 2), channels, eps=1e-6)
 
 
 def _convolution(n_in: int, n_out: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(n_in, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(True)
-    )
+    first = nn.Conv2d(n_in, n_out, 3, padding=1, bias=False)
+    return nn.Sequential(first, nn.BatchNorm2d(n_out), nn.ReLU(True))

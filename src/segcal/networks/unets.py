@@ -13,20 +13,18 @@ from torch import Tensor, nn
 
 from segcal.types import check_range
 
-# One shared way to say "batch norm, ReLU"; a bias before a norm is subtracted again, so it would
-# never learn.
+# Batch norm and ReLU; a bias before a norm is subtracted again, so it would never learn.
 _NORM: dict[str, Any] = {"act": ("relu", {"inplace": True}), "norm": "batch", "bias": False}
 
 
 def unet(in_channels: int, n_classes: int, *, width: int = 32) -> nn.Module:
-    """U-Net with five levels of `width` × 1, 2, 4, 8, 16 channels (Ronneberger et al. 2015 have
-    width 64).
+    """U-Net with five levels of `width` × 1, 2, 4, 8, 16 channels (Ronneberger et al. 2015: 64).
 
     Differs from the original: convolutions keep the size (padding 1), batch norm after each, no
-    dropout at the bottom, and the last upsampling keeps its 2 × `width` channels where the original
-    halves them."""
+    dropout at the bottom, and the last upsampling does not halve its 2 × `width` channels.
+    """
     check_range("width", width, 1)
-    return _with_plain_joins(BasicUNet(2, in_channels, n_classes, _features(width), **_NORM))
+    return _with_joins(BasicUNet(2, in_channels, n_classes, _features(width), **_NORM))
 
 
 def attention_unet(in_channels: int, n_classes: int, *, width: int = 32) -> nn.Module:
@@ -34,9 +32,9 @@ def attention_unet(in_channels: int, n_classes: int, *, width: int = 32) -> nn.M
 
     Differs from the original: 2D; strided convolutions instead of max-pooling; a gate sees the
     upsampled features at the resolution of its skip, and the finest skip has one too; no deep
-    supervision. Differs from MONAI's: after a skip stand two convolutions with batch norm and ReLU,
-    as in the original, where MONAI has one with instance norm and PReLU, and biases before a norm
-    are gone."""
+    supervision. Differs from MONAI's: two convolutions with batch norm and ReLU follow a skip, as
+    in the original, where MONAI has one with instance norm and PReLU; no biases before a norm.
+    """
     check_range("width", width, 2)  # a gate has half as many channels
     network = AttentionUnet(2, in_channels, n_classes, _features(width)[:5], strides=(2, 2, 2, 2))
     for layer in list(network.modules()):
@@ -47,20 +45,18 @@ def attention_unet(in_channels: int, n_classes: int, *, width: int = 32) -> nn.M
 
 
 def unetpp(in_channels: int, n_classes: int, *, width: int = 32) -> nn.Module:
-    """U-Net++ with five levels of `width` × 1, 2, 4, 8, 16 channels (Zhou et al. 2018 have width
-    32).
+    """U-Net++ with five levels of `width` × 1, 2, 4, 8, 16 channels (Zhou et al. 2018: 32).
 
     Differs from the original: batch norm instead of dropout, one output instead of deep
-    supervision, and the upsampling to the finest level keeps its 2 × `width` channels. MONAI's
-    three unused output heads are gone."""
+    supervision, and the upsampling to the finest level keeps its 2 × `width` channels. Without
+    MONAI's three unused output heads.
+    """
     check_range("width", width, 1)
-    return _with_plain_joins(_SingleOutput(in_channels, n_classes, width))
+    return _with_joins(_SingleOutput(in_channels, n_classes, width))
 
 
 class _SingleOutput(BasicUNetPlusPlus):
-    """MONAI's U-Net++ as a plain network: the deepest output alone, without heads that never get a
-    gradient.
-    """
+    """MONAI's U-Net++ with the deepest output alone, without heads that never get a gradient."""
 
     def __init__(self, in_channels: int, n_classes: int, width: int) -> None:
         super().__init__(2, in_channels, n_classes, _features(width), **_NORM)
@@ -75,9 +71,7 @@ def _features(width: int) -> tuple[int, ...]:
 
 
 class _Join(nn.Module):
-    """MONAI's `UpCat` for even sizes: its padding by nothing copies a map, and its type check stops
-    torch.compile.
-    """
+    """MONAI's `UpCat` for even sizes, without padding and the check that stops torch.compile."""
 
     def __init__(self, block: UpCat) -> None:
         super().__init__()
@@ -87,7 +81,7 @@ class _Join(nn.Module):
         return self.convs(torch.cat((skip, self.upsample(x)), dim=1))
 
 
-def _with_plain_joins(network: nn.Module) -> nn.Module:
+def _with_joins(network: nn.Module) -> nn.Module:
     for name, block in list(network.named_children()):
         if isinstance(block, UpCat):
             setattr(network, name, _Join(block))

@@ -1,9 +1,9 @@
-"""The numbers that the paper printed (Murugesan et al. 2023), under our keys for data sets, methods
-and metrics.
+"""The numbers that the paper printed (Murugesan et al. 2023), under our keys.
 
-What is not alike: its surface distances are in voxels, ours in mm; BraTS is scored by regions but
+What differs: its surface distances are in voxels, ours in mm; BraTS is scored by regions but
 calibrated on raw classes. Its "PROMISE" is our `prostate`, whose number of cases fits; its two
-classes have other names, so that only the means can be put side by side."""
+classes have other names, so that only the means can be compared.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ COLUMNS = ("table", "class", "method", "penalty", "calibrator", "metric", "value
 
 
 def published(dataset: str) -> pd.DataFrame:
-    """What the paper printed for a data set: a row per table, class, method, penalty, calibrator
-    and metric.
-
-    No rows if the paper did not use it.
+    """What the paper printed for a data set; no rows if it did not use the data set.
 
     >>> rows = published("hippocampus")
     >>> rows = rows[(rows["table"] == "calibration") & (rows["method"] == "mbls")]
@@ -39,14 +36,10 @@ def published_datasets() -> tuple[str, ...]:
 
 
 def published_means() -> dict[tuple[str, str], pd.Series[float]]:
-    """The means that the paper ranks its methods by: per data set and metric a value of each
-    method.
-    """
+    """The means that the paper ranks its methods by, per data set and metric."""
     rows = _everything()
-    rows = rows[
-        rows["table"].isin(("discriminative", "calibration"))
-        & rows["class"].isin(("mean", "mean (region)", "all"))
-    ]
+    rows = rows[rows["table"].isin(("discriminative", "calibration"))]
+    rows = rows[rows["class"].isin(("mean", "mean (region)", "all"))]
     groups = rows.groupby(["dataset", "metric"], sort=False)
     return {(str(key[0]), str(key[1])): group.set_index("method")["value"] for key, group in groups}
 

@@ -276,7 +276,7 @@ def _check(settings: RunSettings, cases: CaseSet) -> None:
 @cache
 def _check_parts(parts: str, n_channels: int, n_foreground: int) -> None:
     loss, network = json.loads(parts)
-    Criterion(loss.pop("name"), **loss)
+    Criterion(loss.pop("name"), n_classes=n_foreground + 1, **loss)
     with torch.device("meta"):  # shapes alone: no memory, no time
         build_network(network.pop("name"), n_channels, n_foreground + 1, **network)
 

@@ -91,7 +91,8 @@ def _step_seconds(
     settings: RunSettings, network: Any, slices: Slices, device: torch.device
 ) -> float:
     """The median of a few training steps."""
-    criterion = Criterion(settings.loss.name, **settings.loss.settings)
+    n_classes = len(slices.cases.classes) + 1
+    criterion = Criterion(settings.loss.name, n_classes=n_classes, **settings.loss.settings)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.training.lr, fused=True)
     places = [i * len(slices) // settings.training.batch for i in range(settings.training.batch)]
     taken = []

@@ -14,7 +14,7 @@ from segcal.data.sampling import EpochSampler, epoch_seed
 from segcal.data.slices import Slices, volume
 from segcal.folders import CaseSet
 from segcal.hardware import channels_last
-from segcal.losses import Criterion
+from segcal.losses import Criterion, Validation
 from segcal.metrics import CalibrationScores, OverlapScores
 from segcal.networks import build_network
 from segcal.predictors.run import volume_logits
@@ -38,7 +38,8 @@ class Segmentation(L.LightningModule):
             settings.network.name, len(cases.channels), n_classes, **settings.network.settings
         )
         self.network = channels_last(network)
-        self.criterion = Criterion(settings.loss.name, **settings.loss.settings)
+        loss = settings.loss
+        self.criterion = Criterion(loss.name, n_classes=n_classes, **loss.settings)
         self.overlap = OverlapScores(n_classes, distances=False)
         self.calibration = CalibrationScores(n_classes)
         self.sums: dict[str, float] = {}
@@ -97,21 +98,17 @@ class Segmentation(L.LightningModule):
         self.calibration.update(logits, label[None])
 
     def on_validation_epoch_end(self) -> None:
-        """The scores of all processes; the mean volume Dice chooses the checkpoint."""
-        self.log(
-            "val_dice",
-            self.overlap.compute()["dice_mean"].float(),
-            logger=False,
-            sync_dist=False,
-            prog_bar=True,
-        )
-        self.log(
-            "val_ece",
-            self.calibration.compute()["ece"].float(),
-            logger=False,
-            sync_dist=False,
-            prog_bar=True,
-        )
+        """The scores of all processes; the mean volume Dice chooses the checkpoint, and a loss with
+        state learns from all of them.
+        """
+        overlap, calibration = self.overlap.compute(), self.calibration.compute()
+        scores = {"val_dice": overlap["dice_mean"], "val_ece": calibration["ece"]}
+        for name, value in scores.items():
+            self.log(name, value.float(), logger=False, sync_dist=False, prog_bar=True)
+        if self.criterion.learns:
+            with self.calibration.sync_context():  # the bins of all processes
+                bins = self.calibration.bins
+            self.criterion.update(Validation(bins, overlap["dice"]))
 
     def configure_optimizers(self) -> Any:
         """Adam, and a lower rate from half-time."""

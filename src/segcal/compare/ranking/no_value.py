@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from segcal.metrics import METRICS
 from segcal.types import check_choice
+
+Floats = NDArray[np.float64]
 
 
 def credited(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -46,7 +49,25 @@ def losses(values: pd.DataFrame, metric: str) -> pd.DataFrame:
     known = credited(values, metric).dropna(how="all")
     better = METRICS[metric].better
     loss = -known if better == "higher" else known.abs() if better == "zero" else known
-    return loss.astype(float).fillna(np.inf)
+    loss = loss.astype(float).fillna(np.inf)
+    return pd.DataFrame(rounded(loss.to_numpy()), loss.index, loss.columns)
+
+
+def rounded(values: Floats, like: Floats | None = None) -> Floats:
+    """Values to as many decimals as `like`, by default they themselves, has in 12 significant
+    digits. What is equal but for floating point ranks as a tie then.
+
+    >>> rounded(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
+    [0.3, 0.3, inf]
+    >>> rounded(np.array([0.9 - 0.8, 0.1]), like=np.array([0.9, 0.3])).tolist()
+    [0.1, 0.1]
+    """
+    size = np.abs(values if like is None else like)
+    known = np.isfinite(values) & np.isfinite(size) & (size > 1e-280)
+    digits = 11 - np.floor(np.log10(size, where=known, out=np.zeros_like(size)))
+    scale = 10.0**digits
+    with np.errstate(invalid="ignore"):
+        return np.where(known, np.rint(values * scale) / scale, values)
 
 
 def counted(values: pd.DataFrame, metric: str) -> pd.DataFrame:

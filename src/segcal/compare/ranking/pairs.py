@@ -8,15 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
 from segcal.compare.ranking.bootstrap import patient_groups
-from segcal.compare.ranking.no_value import losses
+from segcal.compare.ranking.no_value import Floats, losses, rounded
 from segcal.metrics import METRICS
 
 SIGNIFICANT = 0.05
-Floats = NDArray[np.float64]
 
 
 def pairwise(
@@ -66,7 +64,8 @@ def _compared(a: Floats, b: Floats) -> tuple[float, SignedRank]:
     the test.
     """
     with np.errstate(invalid="ignore"):
-        apart = np.where(a == b, 0.0, a - b)  # two infinite losses are alike
+        apart = np.where(a == b, 0.0, a - b)  # two infinite losses do not differ
+        apart = rounded(apart, np.maximum(np.abs(a), np.abs(b)))
         median = float(np.median(apart)) if apart.size else np.nan
     largest = 2 * np.abs(apart[np.isfinite(apart)]).max(initial=0.5)
     return median, signed_rank(np.clip(apart, -largest, largest))
@@ -82,10 +81,8 @@ def signed_rank(differences: Floats) -> SignedRank:
     >>> signed_rank(np.array([1.0, 2.0, 2.0, 3.0, 4.0, 0.0]))  # 2 of 2^5 ways to choose signs
     SignedRank(p=0.0625, sign=1)
     """
-    apart = differences[differences != 0]
-    doubled = np.rint(2 * rankdata(np.abs(apart))).astype(
-        int
-    )  # whole numbers: ties have half ranks
+    apart = rounded(differences[differences != 0])
+    doubled = np.rint(2 * rankdata(np.abs(apart))).astype(int)  # ties have half ranks
     above = int(doubled[apart > 0].sum())
     sign = int(np.sign(2 * above - doubled.sum()))
     if len(apart) > 50:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import rankdata
 
-from segcal.compare.ranking.no_value import losses
+from segcal.compare.ranking.no_value import losses, rounded
 from segcal.types import UserError
 
 
@@ -63,7 +63,7 @@ def mean_case_rank(per_case: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     table = pd.DataFrame(
         {metric: ranks(values, metric).mean() for metric, values in per_case.items()}
     )
-    return table.assign(mean=mean, rank=rankdata(mean, nan_policy="omit"))
+    return table.assign(mean=mean, rank=rankdata(rounded(mean.to_numpy()), nan_policy="omit"))
 
 
 def case_ranks(per_case: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
