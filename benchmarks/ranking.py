@@ -42,20 +42,21 @@ def results(n_cases: int) -> Results:
         value=rng.random(len(rows)), contender=scores["run"], patient=scores["case"]
     )
     scores.loc[scores["metric"] == "missed", "value"] = 0.0
-    scores = scores.assign(
-        dataset="bench", split="test", corruption="", chosen=True, seed=0, fold=0
-    )
-    contenders = tuple(
-        Contender(m, LOSSES[m].label, "bench", "unet", m, "", (m,), {"": 0.9}, {"": (m,)})
-        for m in METHODS
-    )
+    bins = scores["metric"].map(lambda metric: METRICS[metric].of == "bins")
+    scores["voxels"] = np.where(bins, "reference", "")
+    constants = {"dataset": "bench", "weights": "best", "split": "test", "corruption": ""}
+    scores = scores.assign(**constants, chosen=True, seed=0, fold=0)
+    contenders = []
+    for m in METHODS:
+        tried: dict[str, Any] = {"chosen": {0: ()}, "tried": {(): 0.9}, "runs_tried": {(): (m,)}}
+        contenders.append(Contender(dataset="bench", method=m, runs=(m,), **tried))
     info: dict[str, Any] = {
         "data": {"name": "bench", "classes": ["A", "B"], "regions": {}},
         "settings": {"seed": 0},
     }
     return Results(
         scores,
-        contenders,
+        tuple(contenders),
         {m: info | {"patients": {case: case for case in cases}} for m in METHODS},
     )
 

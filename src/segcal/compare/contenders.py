@@ -7,15 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from segcal.compare import names
 from segcal.compare.choice import Infos, Tried, best, by_fold, mean_dice, with_all_seeds
-from segcal.compare.names import (
-    MAIN_NETWORK,
-    Settings,
-    choice_text,
-    key_text,
-    label_text,
-    setting_text,
-)
+from segcal.compare.names import Settings, setting_text
 from segcal.folders import WEIGHTS
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
@@ -31,7 +25,7 @@ class Contender:
 
     dataset: str
     method: str
-    network: str = MAIN_NETWORK
+    network: str = names.MAIN_NETWORK
     variant: Settings = ()  # settings that are not tuned and differ from their defaults
     weights: str = "best"
     members: int = 1  # more for an ensemble
@@ -44,17 +38,17 @@ class Contender:
     @property
     def key(self) -> str:
         """The name in data: `mbls`, `mbls penalty=l2`, `transunet mbls`."""
-        return key_text(*self._identity)
+        return names.key_text(*self._identity)
 
     @property
     def label(self) -> str:
         """The printed name: `MbLS`, `MbLS (penalty l2)`, `MbLS, TransUNet`."""
-        return label_text(*self._identity)
+        return names.label_text(*self._identity)
 
     @property
     def setting(self) -> str:
         """The printed choice: `margin=10`, `margin=8 (5 folds), margin=5 (2 folds)`, or nothing."""
-        return choice_text(self.chosen)
+        return names.choice_text(self.chosen)
 
     @property
     def _identity(self) -> tuple[str, str, Settings, bool, int]:
@@ -132,8 +126,8 @@ def _compared(
     """The groups with test scores; of runs without any scores the group of their first weights."""
     with_scores = set()
     for group, tried in groups.items():
-        names = [name for same in tried.values() for name in same]
-        if any(group.weights in scored.get(name, ()) for name in names):
+        runs = [run for same in tried.values() for run in same]
+        if any(group.weights in scored.get(run, ()) for run in runs):
             with_scores.add(group)
     compared = []
     for group in groups:
@@ -166,8 +160,8 @@ def _contender(
         chosen_runs.update(here[chosen[fold]])
         kept.update(*here.values())
     runs_tried = {}
-    for settings, names in tried.items():
-        if left := tuple(name for name in names if name in kept):
+    for settings, same in tried.items():
+        if left := tuple(name for name in same if name in kept):
             runs_tried[settings] = left
     return Contender(
         **group._asdict(),

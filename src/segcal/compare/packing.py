@@ -6,34 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from segcal import folders
 from segcal.compare.reading import read_results
-from segcal.folders import (
-    cell_folder,
-    copy_packed,
-    foreign_in_packed,
-    is_packed,
-    is_study,
-    read_run,
-    study_records,
-    whole_or_not,
-    write_packed_study,
-)
 from segcal.types import UserError
 
 
-def pack(folders: Sequence[Path], to: Path) -> dict[str, Any]:
+def pack(paths: Sequence[Path], to: Path) -> dict[str, Any]:
     """Copy runs or a study into a folder that `read_results` reads like the runs themselves.
 
     Returns how many runs it holds and its size in bytes. Runs that cannot be compared, or have no
     scores, are refused."""
     to = to.resolve()
     _check_target(to)
-    studies = [folder for folder in folders if is_study(folder)]
+    studies = [folder for folder in paths if folders.is_study(folder)]
     if len(studies) > 1:
         raise UserError(
             f"{studies[0]} and {studies[1]} are two studies; pack each into a folder of its own"
         )
-    results = read_results(folders)
+    results = read_results(paths)
     names = {name: Path(name).name for name in results.runs}
     if len(set(names.values())) < len(names):
         raise UserError("two of the runs have folders of the same name; pack them one by one")
@@ -41,15 +31,15 @@ def pack(folders: Sequence[Path], to: Path) -> dict[str, Any]:
     # Only which cases are of one patient is published, not the patients' names.
     width = len(str(len(patients)))
     numbers = {p: f"patient {i:0{width}}" for i, p in enumerate(sorted(patients), start=1)}
-    with whole_or_not(to, sorted(names.values())) as partial:
+    with folders.whole_or_not(to, sorted(names.values())) as partial:
         for name, info in results.runs.items():
             source, known = Path(info["folder"]), info["patients"]
-            record = _without_paths(read_run(source))
+            record = _without_paths(folders.read_run(source))
             record["data"]["patients"] = known and {case: numbers[p] for case, p in known.items()}
-            copy_packed(source, cell_folder(partial, names[name]), record)
-        records = _without_paths(study_records(studies[0])) if studies else {}
+            folders.copy_packed(source, folders.cell_folder(partial, names[name]), record)
+        records = _without_paths(folders.study_records(studies[0])) if studies else {}
         chosen = list(dict.fromkeys(run for c in results.contenders for run in c.runs))
-        write_packed_study(partial, records, len(names), chosen)
+        folders.write_packed_study(partial, records, len(names), chosen)
     size = sum(path.stat().st_size for path in to.rglob("*") if path.is_file())
     return {"out": str(to), "runs": len(names), "bytes": size}
 
@@ -57,9 +47,9 @@ def pack(folders: Sequence[Path], to: Path) -> dict[str, Any]:
 def _check_target(to: Path) -> None:
     if not to.exists():
         return
-    if not is_packed(to):
+    if not folders.is_packed(to):
         raise UserError(f"{to} exists and is not a packed study; choose another --out")
-    if others := foreign_in_packed(to):
+    if others := folders.foreign_in_packed(to):
         raise UserError(
             f"{to} also holds {others[0]}, which would be lost; move it away, or choose another"
             " --out"

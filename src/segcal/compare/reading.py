@@ -9,45 +9,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from segcal import folders
 from segcal.compare import checks
 from segcal.compare.contenders import Contender, contenders_of
-from segcal.compare.records import DEFAULT_VOXELS, Results
+from segcal.compare.records import Results
 from segcal.data.catalog import DATASETS
-from segcal.folders import (
-    COLUMNS,
-    WEIGHTS,
-    cell_folder,
-    failed_cells,
-    open_cases,
-    read_run,
-    read_scores,
-    run_folders,
-)
 from segcal.types import UserError, check_choice
 
 
 def read_results(
-    folders: Sequence[Path], *, scored: bool = True, weights: str | None = None
+    paths: Sequence[Path], *, scored: bool = True, weights: str | None = None
 ) -> Results:
     """Read runs, or folders of runs such as a study's; refuse what cannot be compared.
 
     `scored` asks for test scores. `weights` reads one kind of weights alone."""
     if weights is not None:
-        check_choice("weights", weights, WEIGHTS)
+        check_choice("weights", weights, folders.WEIGHTS)
     failed = {}
-    for folder in folders:
-        for cell, why in failed_cells(folder).items():
-            failed[str(cell_folder(folder, cell))] = why
-    runs = _runs(folders, failed)
+    for folder in paths:
+        for cell, why in folders.failed_cells(folder).items():
+            failed[str(folders.cell_folder(folder, cell))] = why
+    runs = _runs(paths, failed)
     checks.check_alike(runs)
     scores = pd.concat([_scores(name, info) for name, info in runs.items()], ignore_index=True)
-    clean = _clean(scores)
+    clean = scores[(scores[["corruption", "calibrator"]] == "").all(axis=1)]
+    clean = clean[clean["split"] == "test"]
     weights_scored = {str(run): set(rows["weights"]) for run, rows in clean.groupby("run")}
     trained = {info["folder"] for info in runs.values()}
-    unfinished = {folder: why for folder, why in failed.items() if folder not in trained}
-    complete = not unfinished
+    left_out = {Path(folder).name: why for folder, why in failed.items() if folder not in trained}
+    complete = not left_out
     contenders = contenders_of(runs, weights_scored, weights=weights, complete=complete)
-    left_out = {Path(folder).name: why for folder, why in unfinished.items()}
     if scored:
         unscored = _unscored(contenders, runs, weights_scored, failed)
         contenders = tuple(c for c in contenders if not unscored.keys() & set(c.runs))
@@ -56,18 +47,19 @@ def read_results(
         left_out |= unscored
     checks.check_datasets(contenders)
     _assign(scores, contenders)
+    results = Results(scores, contenders, runs, left_out)
     if scored:
-        rows = _clean(scores[scores["chosen"]])
-        checks.check_cases(rows, contenders)
-        checks.check_values(rows)
-    return Results(scores, contenders, runs, left_out)
+        results.require(contenders, calibrator="")
+        checks.check_cases(results.rows(), contenders)
+        checks.check_values(results.rows())
+    return results
 
 
-def _runs(folders: Sequence[Path], failed: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _runs(paths: Sequence[Path], failed: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     runs: dict[str, dict[str, Any]] = {}
-    for given in folders:
-        for folder in run_folders(given) or [given]:  # read_run says that a folder is no run
-            info = read_run(folder)
+    for path in paths:
+        for folder in folders.run_folders(path) or [path]:  # read_run says that a folder is no run
+            info = folders.read_run(folder)
             if str(folder) in failed and info.get("status") != "finished":
                 continue  # its training failed; if only its scoring failed, it can be chosen
             checks.check_run(folder, info)
@@ -94,7 +86,7 @@ def _patients(info: Mapping[str, Any]) -> dict[str, str] | None:
     if "patients" in info["data"]:
         return dict(known)
     try:
-        cases = open_cases(Path(info["settings"]["data"])).info
+        cases = folders.open_cases(Path(info["settings"]["data"])).info
     except UserError:
         return None
     same = cases["checksum"] == info["data"]["checksum"]
@@ -102,19 +94,14 @@ def _patients(info: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _scores(name: str, info: Mapping[str, Any]) -> pd.DataFrame:
-    rows = read_scores(Path(info["folder"]))
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": float}).assign(run=name)
+    rows = folders.read_scores(Path(info["folder"]))
+    table = (
+        pd.DataFrame(rows, columns=list(folders.COLUMNS)).astype({"value": float}).assign(run=name)
+    )
     checks.check_table(info["folder"], info, table)
     patients = info["patients"] or {}
     table["patient"] = table["case"].map(lambda case: patients.get(case, case))
     return table.assign(seed=info["settings"]["seed"], fold=info["settings"]["fold"])
-
-
-def _clean(scores: pd.DataFrame) -> pd.DataFrame:
-    """The test scores of cases as they are: no corruption, no calibrator."""
-    clean = (scores["split"] == "test") & (scores["case"] != "pooled")
-    clean &= (scores["corruption"] == "") & (scores["calibrator"] == "")
-    return scores[clean & scores["voxels"].isin(DEFAULT_VOXELS)]
 
 
 def _unscored(

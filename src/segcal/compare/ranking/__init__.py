@@ -55,8 +55,8 @@ def rank_results(
             f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another"
             " to rank them"
         )
-    printed = _printed_values(results, dataset, calibrator)
-    values = _credited_values(results, dataset, calibrator, printed)
+    values = main_values(results, dataset, calibrator=calibrator)
+    printed = main_values(results, dataset, calibrator=calibrator, credit=False)
     patients = results.patients(dataset).reindex(values["dice"].index)
     some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
     if not some:
@@ -80,28 +80,20 @@ def rank_results(
     )
 
 
-def main_values(results: Results, dataset: str, *, calibrator: str = "") -> dict[str, pd.DataFrame]:
+def main_values(
+    results: Results, dataset: str, *, calibrator: str = "", credit: bool = True
+) -> dict[str, pd.DataFrame]:
     """Per main metric the values of the main contenders on each case, means over classes.
 
-    All contenders must have them. They are `credited`: a contender that rightly leaves out what
-    another invents has a perfect value."""
-    printed = _printed_values(results, dataset, calibrator)
-    return _credited_values(results, dataset, calibrator, printed)
-
-
-def _credited_values(
-    results: Results, dataset: str, calibrator: str, printed: Tables
-) -> dict[str, pd.DataFrame]:
-    missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)
-    return {metric: credited(values, metric, missed) for metric, values in printed.items()}
-
-
-def _printed_values(results: Results, dataset: str, calibrator: str) -> dict[str, pd.DataFrame]:
+    All contenders must have them. With `credit`, a contender that rightly leaves out what another
+    invents has a perfect value."""
     contenders = results.main(dataset)
     results.require(contenders, calibrator=calibrator)
+    missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)
     values = {}
     for metric in MAIN:
         kind = results.overall_class(dataset, metric)
         table = results.per_case(dataset, metric, kind, calibrator=calibrator)
-        values[metric] = table[[c.key for c in contenders]]
+        table = table[[c.key for c in contenders]]
+        values[metric] = credited(table, metric, missed) if credit else table
     return values

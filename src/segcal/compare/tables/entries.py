@@ -10,12 +10,11 @@ import pandas as pd
 
 from segcal.compare import MAIN_NETWORK, Contender, Results
 from segcal.compare.ranking import MAIN, bootstrap_means, counted, credited, ranks
-from segcal.compare.tables.records import Entry, Request, Row
+from segcal.compare.tables.records import LEVEL, N_SAMPLES, Entry, Request, Row
 from segcal.metrics import METRICS
 from segcal.published import published
 
 DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
-N_SAMPLES, LEVEL = 2000, 0.95
 MISSED, EMPTY, WITHOUT, NOT_SCORED = "missed", "empty", "without", "not scored"  # notes of entries
 
 

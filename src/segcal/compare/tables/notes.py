@@ -6,16 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from segcal.compare import Contender, Results
-from segcal.compare.tables.entries import (
-    EMPTY,
-    LEVEL,
-    MISSED,
-    N_SAMPLES,
-    NOT_SCORED,
-    WITHOUT,
-    Column,
-)
-from segcal.compare.tables.records import Entry, Request, Row
+from segcal.compare.tables.entries import EMPTY, MISSED, NOT_SCORED, WITHOUT, Column
+from segcal.compare.tables.records import LEVEL, N_SAMPLES, Entry, Request, Row
 from segcal.metrics import METRICS
 from segcal.published import published_datasets
 

@@ -11,8 +11,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from segcal.compare.ranking import SIGNIFICANT, Ranking, rank_results
-from segcal.compare.tables.entries import N_SAMPLES
-from segcal.compare.tables.records import Entry, Request, Row, Table
+from segcal.compare.tables.records import N_SAMPLES, Entry, Request, Row, Table
 from segcal.metrics import METRICS
 
 

@@ -12,6 +12,8 @@ from segcal.compare import Contender, Results
 NONE = "—"
 """How a value that does not exist is printed."""
 
+N_SAMPLES, LEVEL = 2000, 0.95  # of intervals
+
 
 @dataclass(frozen=True)
 class Entry:
