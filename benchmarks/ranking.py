@@ -43,10 +43,17 @@ def results(n_cases: int) -> Results:
     )
     scores.loc[scores["metric"] == "missed", "value"] = 0.0
     scores = scores.assign(
-        dataset="bench", split="test", corruption="", chosen=True, seed=0, fold=0
+        dataset="bench", split="test", corruption="", chosen=True, seed=0, fold=0, weights="best"
     )
     contenders = tuple(
-        Contender(m, LOSSES[m].label, "bench", "unet", m, "", (m,), {"": 0.9}, {"": (m,)})
+        Contender(
+            dataset="bench",
+            method=m,
+            chosen={0: ()},
+            runs=(m,),
+            tried={(): 0.9},
+            runs_tried={(): (m,)},
+        )
         for m in METHODS
     )
     info: dict[str, Any] = {

@@ -135,7 +135,8 @@ def _unscored(
 
 def _assign(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None:
     """Add the columns `contender` and `chosen`; both follow from run and weights."""
-    keys, chosen = {}, set()
+    keys: dict[tuple[str, str], str] = {}
+    chosen: set[tuple[str, str]] = set()
     for c in contenders:
         chosen |= {(run, c.weights) for run in c.runs}
         for runs in c.runs_tried.values():

@@ -117,7 +117,7 @@ class Results:
             # over seeds; NaN if none has a value
             best = rows.groupby(["case", "contender"])["value"].transform("max")
             rows = rows.assign(value=rows["value"].mask(rows["value"].isna() & (best == 0), 1.0))
-        by = {"index": "case", "columns": "contender", "values": "value"}
+        by: Any = {"index": "case", "columns": "contender", "values": "value"}
         table = rows.pivot_table(**by, aggfunc="mean", dropna=False, sort=True)
         scored = _scored(rows)
         return table[[c.key for c in self.on(dataset) if _missing(c, scored) == []]]

@@ -44,8 +44,8 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
             prediction = open_predictor(folder, weights=c.weights).case(case)
         except UserError:
             return None
-        image, label = prediction.image, prediction.label
-        if image is None or label is None:
+        image, label = prediction.image, prediction.reference
+        if image is None:
             return None
         logits = prediction.slices
         z = int((label > 0).flatten(1).sum(1).argmax())

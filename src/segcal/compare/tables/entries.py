@@ -81,7 +81,7 @@ def _entries(results: Results, contenders: Sequence[Contender], column: Column) 
     there = int((values.notna() | reasons[MISSED]).any(axis=1).sum())
     means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
     places, entries = marks(values, metric, missed), {}
-    for key, line in zip(values, means.to_numpy().tolist(), strict=True):
+    for key, line in zip(map(str, values), means.to_numpy().tolist(), strict=True):
         mean, low, high = (None if math.isnan(x) else x for x in line)
         counts = {word: int(where[key].sum()) for word, where in reasons.items()}
         note = ", ".join(f"{n} {word}" for word, n in counts.items() if n)

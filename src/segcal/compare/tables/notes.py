@@ -65,7 +65,7 @@ def notes_on(
 
 
 def _basis(
-    results: Results, contenders: Sequence[Contender], cases: Sequence[str]
+    results: Results, contenders: Sequence[Contender], cases: list[str]
 ) -> Iterator[str]:
     n_cases = len(cases)
     n_patients = results.patients(contenders[0].dataset).reindex(cases).nunique()
