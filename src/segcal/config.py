@@ -1,8 +1,6 @@
-"""The settings of a run: one checked model, filled from TOML, `--set key=value` and flags, in that
-order.
+"""The settings of a run: one checked model, from TOML, `--set key=value` and flags, in that order.
 
-What a loss or network takes is checked against its signature when the run starts; here every other
-key is."""
+The settings of a loss or network are checked against its signature when the run starts."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -56,9 +54,6 @@ class Training(BaseModel):
     lr: float = Field(default=1e-3, gt=0)
     lr_drop: float = Field(default=0.1, gt=0, le=1)  # factor at half-time
     augment: bool = False
-    keep: Literal["best", "last"] = (
-        "best"  # the weights of the best epoch by validation Dice, or of the last
-    )
     keep_empty: bool | None = None  # None: as the data set's recipe says
 
 
@@ -71,9 +66,7 @@ class Machine(BaseModel):
     nodes: int = Field(default=1, ge=1)
     strategy: str = "auto"
     precision: str = "32-true"
-    workers: int = Field(
-        default=0, ge=0
-    )  # data loading processes; slices are read at memory speed without any
+    workers: int = Field(default=0, ge=0)  # data loading processes; usually none are needed
     loggers: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
 
     @field_validator("loggers", mode="before")
@@ -96,17 +89,16 @@ class RunSettings(BaseModel):
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """The settings that a run must share with its earlier part to go on from it."""
-        batch_of_all = self.machine.devices * self.machine.nodes
+        """The settings that must not change when a run resumes."""
+        processes = self.machine.devices * self.machine.nodes  # they decide the batch
         kept = self.model_dump(mode="json", exclude={"machine", "data"})
-        return kept | {"machine": {"processes": batch_of_all, "precision": self.machine.precision}}
+        return kept | {"machine": {"processes": processes, "precision": self.machine.precision}}
 
 
 def run_settings(
     values: Mapping[str, Any], *, config: Path | None = None, overrides: Sequence[str] = ()
 ) -> RunSettings:
-    """Settings from a TOML file, then `key=value` overrides, then explicit values (those that are
-    not None).
+    """Settings from a TOML file, then `key=value` overrides, then values that are not None.
 
     >>> overrides = ["loss.name=mbls", "loss.margin=5", "training.epochs=2"]
     >>> run_settings({"data": "cases/x"}, overrides=overrides).loss.settings
@@ -114,8 +106,8 @@ def run_settings(
     """
     merged: dict[str, Any] = _read(config) if config is not None else {}
     for text in overrides:
-        key, found, value = text.partition("=")
-        if not found:
+        key, equals, value = text.partition("=")
+        if not equals:
             raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
         _put(merged, key.strip(), _value(value.strip()))
     for key, value in values.items():
@@ -163,17 +155,14 @@ def _sentence(error: ValidationError) -> str:
         return f"the setting {key} is missing"
     if first["type"] == "extra_forbidden":
         near = _near(key)
-        return f"unknown setting {key!r}" + (
-            f"; did you mean {near[0]!r}?"
-            if near
-            else f"; choose from {', '.join(_keys(RunSettings))}"
-        )
+        hint = f"choose from {', '.join(_keys(RunSettings))}"
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        return f"unknown setting {key!r}; {hint}"
     if first["type"] == "model_type" and key in ("loss", "network"):
         return f"{key} is a section; name one with {key}.name={first['input']}"
-    return (
-        f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got"
-        f" {json.dumps(first['input'], default=str)}"
-    )
+    got = json.dumps(first["input"], default=str)
+    return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {got}"
 
 
 def _near(key: str) -> list[str]:
@@ -185,18 +174,17 @@ def _near(key: str) -> list[str]:
     known = _keys(RunSettings)
     if "." in key:
         return difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    by_last = {name.rpartition(".")[2]: name for name in known} | {
-        name: name for name in RunSettings.model_fields
-    }
+    by_last = {name.rpartition(".")[2]: name for name in known}
+    by_last |= {name: name for name in RunSettings.model_fields}
     return [by_last[name] for name in difflib.get_close_matches(key, by_last, n=1, cutoff=0.7)]
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    found = []
+    keys = []
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += _keys(inner, f"{prefix}{name}.")
+            keys += _keys(inner, f"{prefix}{name}.")
         else:
-            found.append(prefix + name)
-    return found
+            keys.append(prefix + name)
+    return keys

@@ -1,6 +1,4 @@
-"""Post-hoc calibration of a run: fitted on the validation split, and on nothing else, then scored
-on test.
-"""
+"""Post-hoc calibration of a predictor: fitted on validation alone, then scored on test."""
 
 from __future__ import annotations
 
@@ -15,80 +13,83 @@ from torch import Tensor
 
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
-from segcal.data.slices import volume
-from segcal.folders import CaseSet, alone
-from segcal.predictors.run import Run
-from segcal.scoring import calibrator_path, data_of, evaluate, forget
-from segcal.types import UserError, check_choice
+from segcal.folders import alone, calibrator_path
+from segcal.predictors import Predictor
+from segcal.scoring import forget, load_calibrator, score
+from segcal.types import Progress, UserError, check_choice
 
-Progress = Callable[[int, int], None]
+Batches = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
 
 
 def calibrate(
-    run: Run,
+    predictor: Predictor,
     names: Sequence[str] = ("ts", "lts"),
     *,
     again: bool = False,
-    cases: CaseSet | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Fit calibrators on the validation cases, save them, and add their test rows to `scores.csv`.
+    """Fit calibrators on the validation cases, save them, and add their test scores.
 
-    Returns what each says of its fit, with warnings if it is degenerate. What is there already is
-    not fitted again."""
+    Returns the facts of each fit, with warnings if it is degenerate. Calibrators that are saved are
+    not fitted again unless `again`."""
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
-    cases = data_of(run, cases)
-    with alone(run.root, nested=True):
-        missing = [
-            name for name in names if again or not calibrators.saved(calibrator_path(run, name))
-        ]
+    with alone(predictor.root):
+        missing = [name for name in names if again or not _saved(predictor, name)]
         if missing:
-            _fit(run, cases, missing, progress)
-        evaluate(run, cases=cases)  # the test rows to compare with
+            _fit(predictor, missing, progress)
+        score(predictor)  # the test scores to compare with
         for name in names:
-            evaluate(run, cases=cases, calibrator=name, progress=progress)
-    return {
-        name: calibrators.load(calibrator_path(run, name), expect=run.identity).facts()
-        for name in names
-    }
+            score(predictor, calibrator=name, progress=progress)
+    return {name: load_calibrator(predictor, name).facts() for name in names}
 
 
-def _fit(run: Run, cases: CaseSet, names: Sequence[str], progress: Progress | None) -> None:
-    """Fit and save; every score of an earlier fit goes first."""
-    folder = run.root / ".logits"
-    shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
+def _path(predictor: Predictor, name: str) -> Path:
+    return calibrator_path(predictor.root, name, predictor.weights)
+
+
+def _saved(predictor: Predictor, name: str) -> bool:
+    return calibrators.saved(_path(predictor, name))
+
+
+def _fit(predictor: Predictor, names: Sequence[str], progress: Progress | None) -> None:
+    """Fit and save; scores of an earlier fit are deleted first."""
+    folder = predictor.root / ".logits"
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
     folder.mkdir()
     try:
-        cached = cache_logits(run, cases, folder, progress)
+        batches = cache_logits(predictor, folder, progress)
         for name in names:
-            fitted = CALIBRATORS[name].fit(cached)
-            forget(run, name)
-            calibrators.save(fitted, calibrator_path(run, name), identity=run.identity)
+            fitted = CALIBRATORS[name].fit(batches)
+            forget(predictor, name)
+            calibrators.save(fitted, _path(predictor, name), identity=predictor.identity)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def cache_logits(
-    run: Run, cases: CaseSet, folder: Path, progress: Progress | None = None
-) -> Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]:
-    """Write the validation logits to disk once; the result iterates over them case by case, as
-    often as called.
-    """
-    ids = cases.split("val", run.settings.fold)
+def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None = None) -> Batches:
+    """Write the validation logits to disk once; the result iterates over the cases when called."""
+    ids = predictor.ids("val")
     if not ids:
         raise UserError(
-            f"{cases.name} has no validation case in fold {run.settings.fold}; a calibrator is"
-            " fitted on those alone"
+            f"{predictor.root} has no validation case, and calibrators are fitted on those alone"
         )
     for i, id in enumerate(ids, start=1):
-        np.save(folder / f"{id}.npy", run.logits(volume(cases, id)[0]).numpy(), allow_pickle=False)
+        case = predictor.case(id)
+        arrays = (case.slices, case.reference.to(torch.int16), case.image)
+        for path, tensor in zip(_cached(folder, id), arrays, strict=True):
+            np.save(path, np.empty(0) if tensor is None else tensor.numpy(), allow_pickle=False)
         if progress is not None:
             progress(i, len(ids))
 
     def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for id in ids:
-            image, label = volume(cases, id)
-            yield torch.from_numpy(np.load(folder / f"{id}.npy", allow_pickle=False)), label, image
+            arrays = [np.load(path, allow_pickle=False) for path in _cached(folder, id)]
+            logits, label, image = (torch.from_numpy(array) for array in arrays)
+            yield logits, label.long(), image
 
     return batches
+
+
+def _cached(folder: Path, id: str) -> list[Path]:
+    return [folder / f"{id}.{kind}.npy" for kind in ("logits", "label", "image")]

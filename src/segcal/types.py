@@ -1,25 +1,25 @@
-"""What every room shares: the error a user sees, and the shapes that arrays have.
+"""What all packages share: the error that a user sees, and the checks of arrays and settings.
 
 `logits` and `probs` are (N, K, *S): items, classes, then zero or more spatial axes. `labels` are
-(N, *S) integers. Nothing here imports torch, so that `segcal --help` and `import segcal` stay
-instant."""
+(N, *S) integers. Nothing here imports torch: `segcal --help` and `import segcal` stay fast."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE = -100
-"""The label value that no loss and no metric counts, unless told otherwise; the same as PyTorch's.
-"""
+"""The label of voxels that no loss and no metric counts; the same as PyTorch's."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many steps of a task are done, and how many there are."""
 
 
 class UserError(ValueError):
-    """Something the user can put right. One sentence: what was wrong, what was got, what is
-    allowed.
-    """
+    """An error that the user can correct, in one sentence: what, what was got, what is allowed."""
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -48,9 +48,7 @@ def check_range(name: str, value: float, low: float, high: float = float("inf"))
 
 
 def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> None:
-    """Raise unless `scores` (logits or probs) and `labels` fit together; looks at shapes and types
-    only.
-    """
+    """Raise unless the shapes and types of `scores` (logits or probs) and `labels` fit."""
     if not scores.is_floating_point():
         raise UserError(f"{name} must be floating point; got {scores.dtype}")
     if scores.ndim < 2 or scores.shape[1] < 2:
@@ -72,11 +70,9 @@ def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> Non
 def check_labels(
     labels: Tensor, n_classes: int, ignore_index: int | None = None, *, name: str = "labels"
 ) -> bool:
-    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`: one cheap pass, another to
-    name a culprit.
+    """Raise unless integer labels lie in 0..K-1 or equal `ignore_index`.
 
-    Returns whether any may equal `ignore_index`; where none does, a pass over the voxels can be
-    saved."""
+    Returns whether any may equal `ignore_index`; if none does, the caller can save a pass."""
     if labels.numel() == 0:
         return False
     low, high = (int(value) for value in labels.aminmax())

@@ -1,4 +1,4 @@
-"""The command line itself: how verbs are run, how results and progress are shown."""
+"""The command line itself: how verbs run, how results and progress are shown."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
 from segcal import __version__
+from segcal import types as segcal_types
 from segcal.types import UserError
 
 # The order of a project, in which the help and the reference list the verbs.
 ORDER = (
     *("prepare", "inspect", "phantom", "download", "list"),
-    *("train", "evaluate", "calibrate", "predict"),
+    *("train", "evaluate", "calibrate", "predict", "ensemble"),
     *("study", "compare", "figures", "report", "pack", "demo"),
 )
+FILE_WIDTH = 160  # columns of a table that is not printed to a terminal
 
 
 class InOrder(TyperGroup):
-    """Verbs in the order of a project, not in that of their files; those that `ORDER` does not know
-    come last.
-    """
+    """Verbs in the order of a project; those that `ORDER` does not know come last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
-        return sorted(
-            self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)
-        )
+        places = {name: i for i, name in enumerate(ORDER)}
+        return sorted(self.commands, key=lambda name: places.get(name, len(ORDER)))
 
 
 app = typer.Typer(
@@ -54,7 +56,17 @@ listing = typer.Typer(
 app.add_typer(listing, name="list")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Again = Annotated[bool, typer.Option("--again", help="Do it anew, replacing what is there.")]
+Again = Annotated[bool, typer.Option("--again", help="Do it again and replace what is there.")]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's."),
+]
+Published = Annotated[
+    bool, typer.Option("--published", help="Put the paper's values beside, where it has any.")
+]
+Calibrator = Annotated[
+    str, typer.Option(help="After a fitted calibrator; segcal list calibrators names them.")
+]
 
 
 def main() -> None:
@@ -64,42 +76,40 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"segcal: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
     except OSError as error:
-        remedy = (
-            "; make room, then run the same command again"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else ""
-        )
-        print(
-            f"segcal: {error.filename or 'the system'}: {error.strerror or error}{remedy}",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "; make room, then run the same command again" if full else ""
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}")
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        remedy = "close what else uses it, or train with a smaller training.batch or network.width"
-        print(
-            f"segcal: memory ran out ({(str(error).splitlines() or ['of Python'])[0]}); {remedy}",
-            file=sys.stderr,
+        reason = (str(error).splitlines() or ["of Python"])[0]
+        _fail(
+            f"memory ran out ({reason}); close what else uses it, or train with a smaller"
+            " training.batch or network.width"
         )
-        sys.exit(2)
+
+
+def _fail(sentence: str) -> None:
+    note(sentence)
+    sys.exit(2)
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Torch has a class of its own for it on a GPU alone, and not in every version; the words are
-    the same in all.
-    """
-    return isinstance(error, MemoryError) or any(
-        words in str(error) for words in ("out of memory", "can't allocate memory")
-    )
+    """Torch has a class for it only on a GPU; the words are the same everywhere."""
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _interrupted(*_: object) -> None:
-    print("segcal: interrupted; the same command goes on from here", file=sys.stderr)
+    note("interrupted; the same command goes on from here")
     raise KeyboardInterrupt
+
+
+def note(sentence: str) -> None:
+    """Print a sentence to standard error."""
+    print(f"segcal: {sentence}", file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)
@@ -113,13 +123,12 @@ def version(
 
 
 def show(value: Any, table: Table, as_json: bool) -> None:
-    """Results go to standard output, as JSON or as a table."""
+    """Print a result to standard output, as JSON or as a table."""
     if as_json:
         print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
-    else:
-        Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(
-            table
-        )  # a file has no width
+        return
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(width=None if known else FILE_WIDTH).print(table)
 
 
 def _without_nan(value: Any) -> Any:
@@ -132,11 +141,14 @@ def _without_nan(value: Any) -> Any:
 
 
 def bar(*columns: Any) -> Progress:
-    """Progress goes to standard error."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *columns,
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
+    """A progress bar on standard error."""
+    text, left = TextColumn("{task.description}"), TimeRemainingColumn()
+    return Progress(text, BarColumn(), *columns, left, console=Console(stderr=True))
+
+
+@contextmanager
+def counting(what: str) -> Iterator[segcal_types.Progress]:
+    """A bar that counts the steps of a task."""
+    with bar(MofNCompleteColumn()) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""The verbs about runs: train, evaluate, calibrate, predict."""
+"""The verbs about runs: train, evaluate, calibrate, predict, ensemble."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from segcal.cli.app import Again, AsJson, app, bar, show
+from segcal.cli.app import Again, AsJson, Calibrator, app, counting, note, show
 from segcal.hardware import before_torch
 
 if TYPE_CHECKING:
     from segcal.config import RunSettings
 
 MovedData = Annotated[
-    Path | None, typer.Option(help="Where the run's prepared data are, if they have moved.")
+    Path | None, typer.Option(help="The folder of the run's data set, if it has moved.")
 ]
-RunFolder = Annotated[Path, typer.Argument(help="A run's folder, as segcal train made it.")]
+RunFolder = Annotated[Path, typer.Argument(help="The folder of a run or an ensemble.")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="best (by validation Dice) or last (epoch) weights of a run; by default best."
+    ),
+]
+Folder = Annotated[Path | None, typer.Option(help="The run's folder; by default in runs/.")]
+Option = typer.Option
 
 
 @app.command(
@@ -29,66 +36,47 @@ def train(
     data: Annotated[
         Path | None, typer.Argument(help="A prepared data set's folder; or data in --config.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run's folder; by default in runs/, named after its settings."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="ce, ce_dice, focal, ecp, ls, svls, mbls or mbls_dice.")
-    ] = None,
+    out: Folder = None,
+    config: Annotated[Path | None, Option(help="A TOML file with settings.")] = None,
+    loss: Annotated[str | None, Option(help="A loss; segcal list losses names them.")] = None,
     network: Annotated[
-        str | None, typer.Option(help="unet, attention_unet, unetpp or transunet.")
+        str | None, Option(help="A network; segcal list networks names them.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Short for --set training.epochs=N.")] = None,
-    fold: Annotated[
-        int | None, typer.Option(help="The fold, where the data set has several.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and order.")] = None,
+    epochs: Annotated[int | None, Option(help="Short for --set training.epochs=N.")] = None,
+    fold: Annotated[int | None, Option(help="The fold, where there are several.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of weights and order.")] = None,
     sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any setting: key=value, such as network.width=8."),
+        list[str] | None, Option("--set", help="Any setting: key=value, such as network.width=8.")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Devices per node.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Lightning's strategy: auto or ddp.")] = None,
+    devices: Annotated[int | None, Option(help="Devices per node.")] = None,
+    nodes: Annotated[int | None, Option(help="Nodes.")] = None,
+    strategy: Annotated[str | None, Option(help="Lightning's strategy: auto or ddp.")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Lightning's precision, such as 16-mixed or bf16-mixed.")
+        str | None, Option(help="Lightning's precision, such as 16-mixed or bf16-mixed.")
     ] = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a network, or go on with a run that was interrupted."""
+    """Train a network, or resume a run that was interrupted."""
     before_torch()
     from segcal.config import run_settings
     from segcal.training import train as run
 
-    machine = {"devices": devices, "nodes": nodes, "strategy": strategy, "precision": precision}
-    flags = {
-        "data": str(data) if data else None,
-        "loss.name": loss,
-        "network.name": network,
-        "training.epochs": epochs,
-    }
-    flags |= {"fold": fold, "seed": seed} | {
-        f"machine.{key}": value for key, value in machine.items()
-    }
+    flags: dict[str, Any] = {"data": str(data) if data else None, "fold": fold, "seed": seed}
+    flags |= {"loss.name": loss, "network.name": network, "training.epochs": epochs}
+    flags |= {"machine.devices": devices, "machine.nodes": nodes}
+    flags |= {"machine.strategy": strategy, "machine.precision": precision}
     settings = run_settings(flags, config=config, overrides=sets or [])
     folder = out or _default_folder(settings)
     info = run(settings, folder, again=again)
     if info["status"] != "finished":  # of several processes only the first sees the end
         return
-    best = info.get("best", {})
-    table = Table("run", "kept epoch", "val DSC", "val ECE", "seconds")
-    cells = [
-        best.get("epoch", ""),
-        best.get("val_dice", ""),
-        best.get("val_ece", ""),
-        info.get("seconds", ""),
-    ]
-    table.add_row(
-        str(folder), *(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells)
-    )
+    table = Table("run", "weights", "epoch", "val DSC", "val ECE", "seconds")
+    for name in ("best", "last"):
+        kept = info.get(name, {})
+        scores = [f"{kept[key]:.4f}" if key in kept else "" for key in ("val_dice", "val_ece")]
+        seconds = str(info.get("seconds", ""))
+        table.add_row(str(folder), name, str(kept.get("epoch", "")), *scores, seconds)
     show(info | {"folder": str(folder)}, table, as_json)
 
 
@@ -103,15 +91,17 @@ def _default_folder(settings: RunSettings) -> Path:
 @app.command(epilog="Example: segcal evaluate runs/mbls --corrupt gaussian_noise:0.03")
 def evaluate(
     run: RunFolder,
-    split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
+    split: Annotated[str, Option(help="test, val or train.")] = "test",
     corrupt: Annotated[
-        list[str] | None, typer.Option(help="Corrupt the images: name:severity. May be repeated.")
+        list[str] | None,
+        Option(help="Corrupt the images: name:severity (segcal list corruptions). Repeatable."),
     ] = None,
     noise_series: Annotated[
-        bool, typer.Option("--noise-series", help="Gaussian noise of 0, 0.01 ... 0.05.")
+        bool, Option("--noise-series", help="Gaussian noise of 0, 0.01 ... 0.05.")
     ] = False,
-    calibrator: Annotated[str, typer.Option(help="With a fitted calibrator: ts, lts or vs.")] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the corruption.")] = 0,
+    calibrator: Calibrator = "",
+    weights: Weights = None,
+    seed: Annotated[int, Option(help="Seed of the corruption.")] = 0,
     data: MovedData = None,
     again: Again = False,
     as_json: AsJson = False,
@@ -119,36 +109,20 @@ def evaluate(
     """Score whole volumes: rows of scores.csv, and bins.json for reliability figures."""
     before_torch()
     from segcal.corruptions import CORRUPTIONS
-    from segcal.folders import open_cases
-    from segcal.predictors.run import open_run
+    from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
 
-    opened = open_run(run)
-    cases = open_cases(data) if data else None
-    series = (
-        [f"gaussian_noise:{s:g}" if s else "" for s in CORRUPTIONS["gaussian_noise"].severities]
-        if noise_series
-        else []
-    )
-    kinds = [*(corrupt or []), *series] or [""]
+    predictor = open_predictor(run, weights=weights, data=data)
+    kinds = list(corrupt or [])
+    if noise_series:
+        for severity in CORRUPTIONS["gaussian_noise"].severities:
+            kinds.append(f"gaussian_noise:{severity:g}" if severity else "")
     tables = {}
-    with bar(MofNCompleteColumn()) as shown:
-        for kind in kinds:
-            task = shown.add_task(f"{run.name} {split} {kind}".strip(), total=None)
-
-            def progress(done: int, total: int, task: Any = task) -> None:
-                shown.update(task, completed=done, total=total)
-
-            tables[kind or "clean"] = score(
-                opened,
-                split=split,
-                corruption=kind,
-                calibrator=calibrator,
-                seed=seed,
-                again=again,
-                cases=cases,
-                progress=progress,
-            )
+    for kind in kinds or [""]:
+        options: dict[str, Any] = {"split": split, "corruption": kind, "calibrator": calibrator}
+        with counting(f"{run.name} {split} {kind}".strip()) as progress:
+            options |= {"seed": seed, "again": again, "progress": progress}
+            tables[kind or "clean"] = score(predictor, **options)
     _show_scores(tables, as_json)
 
 
@@ -156,40 +130,31 @@ def evaluate(
 def calibrate(
     run: RunFolder,
     names: Annotated[
-        list[str] | None, typer.Option("--with", help="ts, lts or vs; by default ts and lts.")
+        list[str] | None,
+        Option("--with", help="A calibrator (segcal list calibrators); by default ts and lts."),
     ] = None,
+    weights: Weights = None,
     data: MovedData = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit post-hoc calibrators on the validation split, and add their test scores."""
     before_torch()
-    import sys
-
     from segcal.fitting import calibrate as fit
-    from segcal.folders import open_cases
-    from segcal.predictors.run import open_run
+    from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
 
-    opened, cases = open_run(run), open_cases(data) if data else None
-    chosen = names or ["ts", "lts"]
-    with bar(MofNCompleteColumn()) as shown:
-        task = shown.add_task(f"calibrating {run.name}", total=None)
-        facts = fit(
-            opened,
-            chosen,
-            again=again,
-            cases=cases,
-            progress=lambda i, n: shown.update(task, completed=i, total=n),
-        )
-    for name, said in facts.items():
-        for line in said["warnings"]:
-            print(f"warning: {name}: {line}", file=sys.stderr)
-    _show_scores(
-        {"before": score(opened)} | {name: score(opened, calibrator=name) for name in chosen},
-        as_json,
-        facts,
-    )
+    predictor = open_predictor(run, weights=weights, data=data)
+    wanted = names or ["ts", "lts"]
+    with counting(f"calibrating {run.name}") as progress:
+        facts = fit(predictor, wanted, again=again, progress=progress)
+    for name, fact in facts.items():
+        for line in fact["warnings"]:
+            note(f"warning: {name}: {line}")
+    tables = {"before": score(predictor)}
+    for name in wanted:
+        tables[name] = score(predictor, calibrator=name)
+    _show_scores(tables, as_json, facts)
 
 
 def _show_scores(
@@ -199,18 +164,9 @@ def _show_scores(
     from segcal.metrics import METRICS
 
     regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
-    mean = (
-        "mean (region)" if regions else "mean"
-    )  # where a data set is scored by regions, those are its scores
-    keys = {
-        "dice": mean,
-        "asd": mean,
-        "hd95": mean,
-        "missed": mean,
-        "ece": "all",
-        "cece": "all",
-        "nll": "all",
-    }
+    mean = "mean (region)" if regions else "mean"
+    keys = dict.fromkeys(("dice", "asd", "hd95", "missed"), mean)
+    keys |= dict.fromkeys(("ece", "cece", "nll"), "all")
     title = "mean over cases" + (", overlap and distances of regions" if regions else "")
     table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in keys), title=title)
     values: dict[str, Any] = {}
@@ -222,12 +178,11 @@ def _show_scores(
 
 
 def _mean(rows: list[dict[str, Any]], metric: str, kind: str) -> float:
-    found = [
-        float(r["value"])
-        for r in rows
-        if r["metric"] == metric and r["class"] == kind and r["case"] != "pooled"
-    ]
-    known = [value for value in found if not math.isnan(value)]
+    values = []
+    for row in rows:
+        if (row["metric"], row["class"]) == (metric, kind) and row["case"] != "pooled":
+            values.append(row["value"])
+    known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else float("nan")
 
 
@@ -239,51 +194,64 @@ def predict(
     images: Annotated[
         list[Path], typer.Argument(help="Images; channels of a case as name_0000, name_0001 ...")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the predictions go.")],
-    calibrator: Annotated[str, typer.Option(help="With a fitted calibrator: ts, lts or vs.")] = "",
+    out: Annotated[Path, Option("--out", "-o", help="The folder of the predictions.")],
+    calibrator: Calibrator = "",
+    weights: Weights = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Also write a map per class.")
+        bool, Option("--probabilities", help="Also write a map per class.")
     ] = False,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Segment images: label map, confidence and volumes, in each image's own geometry."""
     before_torch()
-    import sys
-
     from segcal.predicting import predict as apply
-    from segcal.predictors.run import open_run
+    from segcal.predictors import open_predictor
 
-    with bar(MofNCompleteColumn()) as shown:
-        task = shown.add_task("predicting", total=None)
-        done = apply(
-            open_run(run),
-            images,
-            out,
-            calibrator=calibrator,
-            probabilities=probabilities,
-            again=again,
-            progress=lambda i, n: shown.update(task, completed=i, total=n),
-        )
-    table = Table(
-        "case", "class", "ml", "expected ml", "90 % interval", "mean confidence", "unsure share"
-    )
-    for name, about in done.items():
-        for kind, row in about["classes"].items():
+    predictor = open_predictor(run, weights=weights)
+    options: dict[str, Any] = {"calibrator": calibrator, "probabilities": probabilities}
+    with counting("predicting") as progress:
+        summaries = apply(predictor, images, out, again=again, progress=progress, **options)
+    columns = ("ml", "expected ml", "90 % interval", "mean confidence", "unsure share")
+    table = Table("case", "class", *columns)
+    for name, summary in summaries.items():
+        case = [summary["mean_confidence"], summary["unsure_share"]]
+        for kind, row in summary["classes"].items():
             low, high = row["interval_90_ml"]
-            cells = [
-                row["ml"],
-                row["expected_ml"],
-                f"{low} to {high}",
-                about["mean_confidence"],
-                about["unsure_share"],
-            ]
-            table.add_row(name, kind, *map(str, cells))
-        if about.get("unseen_share"):
-            share = f"{100 * about['unseen_share']:.2g} %"
-            print(
-                f"note: {name}: the network did not look at {share} of the image; confidence is 0"
-                " there",
-                file=sys.stderr,
-            )
-    show(done, table, as_json)
+            values = [row["ml"], row["expected_ml"], f"{low} to {high}", *case]
+            table.add_row(name, kind, *map(str, values))
+        if summary.get("unseen_share"):
+            share = f"{100 * summary['unseen_share']:.2g} %"
+            note(f"{name}: the network did not look at {share} of the image; confidence is 0 there")
+    show(summaries, table, as_json)
+
+
+@app.command(epilog="Example: segcal ensemble runs/s0 runs/s1 runs/s2 --out runs/ensemble")
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs on the same data and split.")],
+    out: Annotated[Path, Option("--out", "-o", help="The ensemble's folder.")],
+    average: Annotated[
+        str, Option(help="What is averaged: probs, or logits as in nnU-Net.")
+    ] = "probs",
+    calibrator: Annotated[
+        str, Option(help="Apply this calibrator of each run before averaging.")
+    ] = "",
+    weights: Annotated[str, Option(help="The weights of the runs: best or last.")] = "best",
+    again: Again = False,
+    as_json: AsJson = False,
+) -> None:
+    """Average several runs; evaluate, calibrate, predict, compare and report take it like a run."""
+    before_torch()
+    from segcal.predictors import make_ensemble
+
+    options: dict[str, Any] = {"average": average, "calibrator": calibrator, "weights": weights}
+    info = make_ensemble(runs, out, again=again, **options)
+    table = Table("ensemble", "members", "average", "weights", "calibrator")
+    row = [
+        str(len(info["members"])),
+        info["average"],
+        info["weights"],
+        info["calibrator"] or "none",
+    ]
+    table.add_row(str(out), *row)
+    show(info | {"folder": str(out)}, table, as_json)

@@ -1,8 +1,7 @@
-"""Where a run's log may go besides `log.csv`: TensorBoard, Weights & Biases, MLflow, through
-Lightning, if installed.
+"""Other logs of a run: TensorBoard, Weights & Biases, MLflow, through Lightning, if installed.
 
-Their own variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI` ...) hold; by default everything stays in
-the run's folder."""
+Their variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI` ...) are respected; by default everything stays
+in the run's folder."""
 
 from __future__ import annotations
 
@@ -28,9 +27,7 @@ def _mlflow(out: Path) -> Logger:
 
 LOGGERS = {
     "tensorboard": lambda out: loggers.TensorBoardLogger(save_dir=out / "tensorboard"),
-    "wandb": lambda out: loggers.WandbLogger(
-        name=out.name, save_dir=out
-    ),  # makes a folder `wandb` there
+    "wandb": lambda out: loggers.WandbLogger(name=out.name, save_dir=out),  # in a folder `wandb`
     "mlflow": _mlflow,
 }
 FILES = (*LOGGERS, "mlflow.db")  # what they leave in the run's folder
@@ -45,31 +42,24 @@ def check(names: tuple[str, ...]) -> None:
 
 
 def begin(names: tuple[str, ...], out: Path, settings: dict[str, Any]) -> list[Logger]:
-    """The loggers of a run, told its settings; its folder must be there, for some write into it at
-    once.
-    """
+    """Start the loggers of a run with its settings; some write into its folder at once."""
     begun = []
     for name in names:
         try:
             logger = LOGGERS[name](out)
             logger.log_hyperparams(settings)
-        except (
-            Exception
-        ) as error:  # each has its own: no account, no server, a path that cannot be written
+        except Exception as error:  # each has its own: no account, no server, no permission
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            message = (
-                f"the logger {name} does not work ({reason}); see to it, or leave it out of"
+            raise UserError(
+                f"the logger {name} does not work ({reason}); correct it, or leave it out of"
                 " machine.loggers"
-            )
-            raise UserError(message) from None
+            ) from None
         begun.append(logger)
     return begun
 
 
 def end(all: list[Logger]) -> None:
-    """Close what would otherwise stay open until the process ends, and take in the next run:
-    Weights & Biases.
-    """
+    """Close Weights & Biases, which would otherwise also record the next run."""
     for logger in all:
         if isinstance(logger, loggers.WandbLogger):
             logger.experiment.finish()

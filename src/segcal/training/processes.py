@@ -1,6 +1,4 @@
-"""Several processes that train one network: who may start them, and how all of them hear what the
-first one decides.
-"""
+"""Several processes that train one network: how they start, and what the first one decides."""
 
 from __future__ import annotations
 
@@ -17,34 +15,22 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 
 from segcal.types import UserError
 
-STRATEGIES = (
-    "auto",
-    "ddp",
-)  # each process has the whole network, and the first one sees the end of the run
+STRATEGIES = ("auto", "ddp")  # each process has the whole network
 T = TypeVar("T")
 
 
 def environments() -> list[ClusterEnvironment]:
-    """Slurm's, if it started this process, without Lightning's requeueing, which leaves checkpoints
-    beside ours.
-    """
-    by_slurm = (
-        SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
-    )  # torchrun may run inside Slurm
+    """Slurm's, if it started this process; Lightning's requeueing leaves other checkpoints."""
+    # torchrun may run inside Slurm
+    by_slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
     return [SLURMEnvironment(auto_requeue=False)] if by_slurm else []
 
 
 def check(trainer: L.Trainer) -> None:
-    """Raise unless there will be as many processes as asked for, each of which sees the end of the
-    run.
-    """
-    strategy, sizes = (
-        trainer.strategy,
-        {"num_devices": trainer.num_devices, "num_nodes": trainer.num_nodes},
-    )
-    if isinstance(
-        strategy.launcher, _MultiProcessingLauncher
-    ):  # its processes take what they know with them
+    """Raise unless as many processes will start as were asked for."""
+    strategy = trainer.strategy
+    sizes = {"num_devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
+    if isinstance(strategy.launcher, _MultiProcessingLauncher):  # its processes return nothing
         raise UserError(
             "a notebook cannot train on several devices; use segcal train, or machine.devices=1"
         )
@@ -62,14 +48,12 @@ def check(trainer: L.Trainer) -> None:
 
 
 def decided(trainer: L.Trainer, decide: Callable[[], T]) -> T | None:
-    """What the first process decides, told to all; its failure ends them all, else they would wait
-    for it in vain.
+    """The decision of the first process, in all processes; its failure ends them all.
 
-    Processes that Lightning starts itself come after the decision, find its outcome in the run's
-    folder, and get `None`."""
+    Processes that Lightning starts later read the outcome in the run's folder; they get `None`."""
     if not _started_together(trainer):
         return decide() if trainer.is_global_zero else None
-    trainer.strategy.setup_environment()  # now, to be able to talk; `fit` finds it done
+    trainer.strategy.setup_environment()  # now, so that processes can communicate
     decision, failure = None, None
     if trainer.is_global_zero:
         try:
@@ -79,7 +63,7 @@ def decided(trainer: L.Trainer, decide: Callable[[], T]) -> T | None:
     decision, sentence = trainer.strategy.broadcast(
         (decision, failure and (str(failure) or type(failure).__name__))
     )
-    trainer.strategy.barrier()  # the first must not leave before all have heard it
+    trainer.strategy.barrier()  # the first must not end before all have received it
     if failure is not None:
         raise failure
     if sentence is not None:
