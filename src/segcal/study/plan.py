@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.calibrators import CALIBRATORS
-from segcal.config import Machine
+from segcal.config import Machine, put_override
 from segcal.corruptions import CORRUPTIONS, parse
 from segcal.folders import WEIGHTS
 from segcal.study.cells import Cell, Key, spread_out
@@ -80,7 +80,7 @@ def read_plan(
     the sections to keep, `names` the cells."""
     name, raw = _read(plan)
     for text in overrides:
-        raw = _merged(raw, _override(text))
+        put_override(raw, text)
     if data is not None:
         raw["data"] = data if isinstance(data, str) else list(data)
     if seeds is not None:
@@ -113,37 +113,13 @@ def _read(plan: str | Path) -> tuple[str, dict[str, Any]]:
     if not path.is_file():
         near = difflib.get_close_matches(name, built_in, n=1, cutoff=0.5)
         hint = f"name a TOML file or one of {', '.join(built_in)}"
-        raise UserError(f"there is no plan {name!r}; {f'did you mean {near[0]}?' if near else hint}")
+        raise UserError(
+            f"there is no plan {name!r}; {f'did you mean {near[0]}?' if near else hint}"
+        )
     try:
         return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the plan {path}: {error}") from None
-
-
-def _override(text: str) -> dict[str, Any]:
-    """`key=value` is TOML already, except for words without quotes.
-
-    >>> _override("training.epochs=2"), _override("data=cases/x")
-    ({'training': {'epochs': 2}}, {'data': 'cases/x'})
-    """
-    key, equals, value = text.partition("=")
-    for line in (text, f"{key} = {json.dumps(value.strip())}"):
-        try:
-            if equals:
-                return tomllib.loads(line)
-        except tomllib.TOMLDecodeError:
-            continue
-    raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; anything else is replaced."""
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(old, value) if both else value
-    return merged
 
 
 def _sections(raw: Mapping[str, Any], only: Sequence[str]) -> list[Section]:
@@ -170,7 +146,7 @@ def _section(name: str, values: Any, top: Mapping[str, Any]) -> Section:
     main = base.get("name", "unet") if isinstance(base, Mapping) else base
     merged = {**top, "network": main, **values}
     for key in TABLES:
-        merged[key] = _merged(_table(top, key, "the plan"), _table(values, key, where))
+        merged[key] = {**_table(top, key, "the plan"), **_table(values, key, where)}
     return Section(name, merged, base, _after(merged["after"], where))
 
 
