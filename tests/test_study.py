@@ -28,7 +28,7 @@ from segcal.compare import read_results
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.fitting import calibrate
-from segcal.folders import alone, cell_folder, read_json, read_run, read_scores
+from segcal.folders import alone, cell_folder, read_json, read_run
 from segcal.losses import LOSSES
 from segcal.predictors import open_predictor
 from segcal.scoring import evaluate
@@ -491,7 +491,7 @@ def test_each_kind_of_weights_has_its_own_choice(done, cases, plan_file, tmp_pat
     evaluate(last)
     calibrate(last, ["ts"])
     evaluate(last, corruption="gaussian_noise:0.05")
-    assert read_scores(alone_scored) == read_scores(out / "runs" / liked)
+    assert (alone_scored / "scores.csv").read_bytes() == scores(out)[liked]
     before, heard = everything(out / "runs"), Heard()
     run_study(plan, out, workers=1, watch=heard)
     assert everything(out / "runs") == before
