@@ -34,7 +34,7 @@ from segcal.predictors import open_predictor
 from segcal.scoring import evaluate
 from segcal.study import engines
 from segcal.study.engines import Local, start_engine
-from segcal.study.estimate import duration, estimate
+from segcal.study.estimate import estimate
 from segcal.study.folder import cell_state
 from segcal.study.jobs import After, Job
 from segcal.study.plan import built_in_plans, read_plan
@@ -127,8 +127,12 @@ def everything(folder):
     }
 
 
-def names(plan, section=None):
-    return [cell.name for cell in (plan.section(section) if section else plan.cells)]
+def names(plan):
+    return [cell.name for cell in plan.cells]
+
+
+def section(plan, name):
+    return [cell for cell in plan.cells if name in cell.sections]
 
 
 # Plans
@@ -137,17 +141,17 @@ def names(plan, section=None):
 
 def test_the_paper_s_plan(cases):
     plan = read_plan("paper", data=str(cases.root))
-    tried = [(c.settings.loss.name, c.settings.loss.settings) for c in plan.section("methods")]
+    tried = [(c.settings.loss.name, c.settings.loss.settings) for c in section(plan, "methods")]
     wanted = [(key, LOSSES[key].settings | dict(row)) for key in SEVEN for row in LOSSES[key].grid]
     assert tried == wanted
     assert len(tried) == 15
     margins = [row["margin"] for row in LOSSES["mbls"].grid]
     penalty = [
         (c.settings.loss.settings["penalty"], c.settings.loss.settings["margin"])
-        for c in plan.section("penalty")
+        for c in section(plan, "penalty")
     ]
     assert sorted(penalty) == sorted((p, m) for p in ("l1", "l2") for m in margins)
-    assert {c.settings.loss.name for c in plan.section("dice")} == {
+    assert {c.settings.loss.name for c in section(plan, "dice")} == {
         "ce",
         "ce_dice",
         "mbls",
@@ -155,7 +159,7 @@ def test_the_paper_s_plan(cases):
     }
     backbones = {
         (c.settings.loss.name, c.settings.network.name): c.choices
-        for c in plan.section("backbones")
+        for c in section(plan, "backbones")
     }
     assert set(backbones) == {
         (loss, n) for loss in ("ce", "mbls") for n in ("attention_unet", "unetpp", "transunet")
@@ -346,10 +350,10 @@ def test_mistakes_in_a_plan_are_named_before_any_work(cases, override, message):
 
 def test_more_mistakes(cases, tmp_path):
     data = str(cases.root)
-    with pytest.raises(UserError, match=r"there is no plan 'papr'; did you mean paper\?"):
+    with pytest.raises(
+        UserError, match="no plan 'papr'; name a TOML file or one of .*paper, quick, smoke"
+    ):
         read_plan("papr", data=data)
-    with pytest.raises(UserError, match="name a TOML file or one of .*paper, quick, smoke"):
-        read_plan("zz", data=data)
     with pytest.raises(UserError, match="the plan names no data"):
         read_plan("paper")
     with pytest.raises(UserError, match="unknown study: 'metods'; did you mean 'methods'"):
@@ -988,25 +992,6 @@ for devices in (None, "GPU-3", ""):
 
 # Estimates
 # ------------------------------------------------------------------------------
-
-
-def test_durations_are_those_of_a_slow_simulation():
-    def slow(stages, slots, tick=0.5):
-        now = 0.0
-        for jobs in stages:
-            waiting, running = list(jobs), []
-            while waiting or running:
-                running = [left for left in running if left > 0]
-                while waiting and len(running) < slots:
-                    running.append(waiting.pop(0))
-                if running:
-                    now += tick
-                    running = [left - tick for left in running]
-        return now
-
-    for stages in ([[1.0, 2.5, 3.0, 0.5], [2.0, 2.0, 2.0]], [[4.0]], [[], [1.5]], [[1.0] * 7]):
-        for slots in (1, 2, 3):
-            assert duration(stages, slots) == slow(stages, slots)
 
 
 def test_a_dry_run_writes_nothing(done, cases, plan_file, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -12,10 +11,12 @@ from typing import Any
 
 import torch
 
+from segcal.calibrators import CALIBRATORS
 from segcal.config import RunSettings
-from segcal.data.slices import Slices
+from segcal.data.slices import Slices, volume
 from segcal.folders import open_cases
 from segcal.hardware import keep_pages
+from segcal.predictors.run import volume_logits
 from segcal.study.cells import Cell
 from segcal.study.engines import start_engine
 from segcal.study.folder import adopted, cell_state, is_scored
@@ -28,7 +29,7 @@ from segcal.types import UserError
 STEPS = 4  # timed, after one to warm up
 START = 1.5  # seconds to start a process and open the data
 INFERENCE = 0.5  # prediction and scores of a slice, as a share of its training step
-FIT = 5.0  # fitting a calibrator, in units of predicting the validation split
+FIT_SLICES = 5  # of a case, on which the fit of a calibrator is timed
 
 
 def estimate(
@@ -36,8 +37,8 @@ def estimate(
 ) -> dict[str, Any]:
     """Seconds of training left in every cell, and of all with so many workers; writes nothing.
 
-    A few training steps are timed for each network and data set. `finish` is the time of scoring
-    and calibrating the chosen runs."""
+    A few training steps and short fits of calibrators are timed for each network and data set.
+    `finish` is the time of scoring and calibrating the chosen runs."""
     root = out.absolute()
     cells = adopted(root, plan.cells)
     jobs = {}
@@ -58,7 +59,7 @@ def estimate(
     finish = _finishing(root, cells, seconds)
     ready = [row["seconds"] for row in rows if not row["waits"]]
     waiting = [row["seconds"] for row in rows if row["waits"]]
-    total = duration([ready, waiting, finish], slots)
+    total = _duration([ready, waiting, finish], slots)
     return {"cells": rows, "finish": sum(finish), "workers": slots, "total": total}
 
 
@@ -79,37 +80,40 @@ def _finishing(root: Path, cells: Sequence[Cell], seconds: dict[Any, Any]) -> li
     for group in groups.values():
         if not any(is_scored(root, cell.name, cell.after) for cell in group):
             after, once = group[0].after, seconds[group[0].protocol]
-            n_fits = len(after.weights) * len(after.calibrators)
-            left.append(once["test"] * len(after.conditions) + once["val"] * FIT * n_fits)
+            fits = sum(once["val"] + once[name] for name in after.calibrators)
+            left.append(once["test"] * len(after.conditions) + fits * len(after.weights))
     return left
 
 
-def duration(stages: Iterable[Sequence[float]], slots: int) -> float:
-    """Seconds until the last job ends: a free slot takes the next job; stages do not overlap.
+def _duration(stages: Iterable[Sequence[float]], slots: int) -> float:
+    """Seconds of all stages: each takes its share of the slots, and at least its longest job.
 
-    >>> duration([[3.0, 1.0, 1.0, 1.0], [2.0]], slots=2)
+    >>> _duration([[3.0, 1.0, 1.0, 1.0], [2.0]], slots=2)
     5.0
     """
-    end = 0.0
-    for jobs in stages:
-        free = [end] * slots
-        for seconds in jobs:
-            heapq.heappush(free, heapq.heappop(free) + seconds)
-        end = max(free)
-    return end
+    return sum(max(sum(jobs) / slots, max(jobs, default=0.0)) for jobs in stages)
 
 
-def probe(settings: RunSettings) -> dict[str, float]:
-    """Estimated seconds of a training, and of predicting the splits `val` and `test` once."""
+def probe(settings: RunSettings, calibrators: Sequence[str]) -> dict[str, float]:
+    """Estimated seconds of a training, of predicting `val` and `test`, and of each calibrator."""
     keep_pages()
     cases, training = open_cases(Path(settings.data)), settings.training
     slices = Slices(cases, "train", fold=settings.fold, keep_empty=training.keep_empty)
-    step = _step_seconds(settings, Segmentation(settings, cases, slices), slices)
-    seconds = {}
+    model = Segmentation(settings, cases, slices)
+    step = _step_seconds(settings, model, slices)
+    n_slices, seconds = {}, {}
     for split in ("val", "test"):
-        n_slices = sum(len(cases.label(id)) for id in cases.split(split, settings.fold))
-        seconds[split] = n_slices * INFERENCE * step / training.batch
+        n_slices[split] = sum(len(cases.label(id)) for id in cases.split(split, settings.fold))
+        seconds[split] = n_slices[split] * INFERENCE * step / training.batch
     epoch = -(-len(slices) // training.batch) * step + seconds["val"]
+    image, label = volume(cases, cases.split("val", settings.fold)[0])
+    middle = slice(len(image) // 2, len(image) // 2 + FIT_SLICES)
+    with torch.no_grad():
+        logits = volume_logits(model.cpu().network, image[middle], slices.shape)
+    for name in calibrators:
+        start = time.perf_counter()
+        CALIBRATORS[name].fit(lambda: [(logits, label[middle], image[middle])])
+        seconds[name] = (time.perf_counter() - start) * n_slices["val"] / len(logits)
     return {"train": START + training.epochs * epoch, **seconds}
 
 

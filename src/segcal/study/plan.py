@@ -53,10 +53,6 @@ class Plan:
         accelerator = self.cells[0].settings.machine.accelerator
         return {"cpus": self.cpus, "gpus": self.gpus, "accelerator": accelerator}
 
-    def section(self, name: str) -> tuple[Cell, ...]:
-        """The cells of a section."""
-        return tuple(cell for cell in self.cells if name in cell.sections)
-
 
 def built_in_plans() -> tuple[str, ...]:
     """The plans that come with segcal."""
@@ -111,11 +107,8 @@ def _read(plan: str | Path) -> tuple[str, dict[str, Any]]:
     if name in built_in:
         return name, tomllib.loads(PLANS.joinpath(f"{name}.toml").read_text("utf-8"))
     if not path.is_file():
-        near = difflib.get_close_matches(name, built_in, n=1, cutoff=0.5)
-        hint = f"name a TOML file or one of {', '.join(built_in)}"
-        raise UserError(
-            f"there is no plan {name!r}; {f'did you mean {near[0]}?' if near else hint}"
-        )
+        allowed = f"name a TOML file or one of {', '.join(built_in)}"
+        raise UserError(f"there is no plan {name!r}; {allowed}")
     try:
         return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

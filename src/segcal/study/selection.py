@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,7 @@ from segcal.networks import NETWORKS
 from segcal.study.cells import Cell
 from segcal.study.folder import is_trained
 
-RULE = (
-    "in each fold the setting with the best mean validation DSC over seeds; test cases do not"
-    " take part"
-)
+RULE = "in each fold the setting with the best mean validation DSC over seeds, without test cases"
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Choice:
     weights: str
     left_out: Mapping[str, str]  # the cells that are not trained: why they failed, or nothing
     contender: Contender | None = None  # None if no setting is trained
-    folds: Mapping[int, Mapping[Settings, float]] | None = None  # the means of each fold
+    folds: Mapping[int, Mapping[Settings, float]] = field(default_factory=dict)  # their means
 
     @property
     def chosen(self) -> tuple[Cell, ...]:
@@ -45,19 +42,18 @@ class Choice:
 
     def record(self) -> dict[str, Any]:
         """The entry of the study's record of choices."""
-        left_out, c = dict(self.left_out), self.contender
+        settings, c = self.cells[0].settings, self.contender
+        method, network = settings.loss.name, settings.network.name
+        entry: dict[str, Any] = {"method": method, "network": network, "weights": self.weights}
         if c is None:
-            settings = self.cells[0].settings
-            method, network = settings.loss.name, settings.network.name
             label = f"{LOSSES[method].label}, {NETWORKS[network].label}"
-            entry = {"label": label, "network": network, "method": method, "weights": self.weights}
-            return entry | {"chosen": None, "runs": (), "tried": {}, "left_out": left_out}
-        entry = {"key": c.key, "label": c.label, "dataset": c.dataset, "network": c.network}
-        entry |= {"method": c.method, "weights": self.weights, "chosen": c.setting}
-        tried: dict[str, Any] = {"runs": c.runs, "tried": _texts(c.tried)}
-        if self.folds and len(self.folds) > 1:
-            tried["folds"] = {str(fold): _texts(means) for fold, means in self.folds.items()}
-        return entry | tried | {"left_out": left_out}
+            entry |= {"label": label, "chosen": None, "runs": (), "tried": {}}
+        else:
+            entry |= {"key": c.key, "label": c.label, "dataset": c.dataset, "chosen": c.setting}
+            entry |= {"runs": c.runs, "tried": _texts(c.tried)}
+        if len(self.folds) > 1:
+            entry["folds"] = {str(fold): _texts(means) for fold, means in self.folds.items()}
+        return entry | {"left_out": dict(self.left_out)}
 
 
 def _texts(means: Mapping[Settings, float]) -> dict[str, float | None]:

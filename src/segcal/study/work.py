@@ -6,7 +6,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +89,7 @@ def _finish(job: Job) -> dict[str, Any]:
 
 
 def _probe(job: Job) -> dict[str, Any]:
-    return probe(checked(job.settings))
+    return dict(probe(checked(job.settings), job.after.calibrators))
 
 
-KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {
-    "train": _train,
-    "finish": _finish,
-    "probe": _probe,
-}
+KINDS = {"train": _train, "finish": _finish, "probe": _probe}
