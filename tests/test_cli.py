@@ -83,13 +83,14 @@ def test_the_phantom_in_one_command(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cases"]
 
 
-def test_a_phantom_in_an_official_layout(tmp_path):
+def test_a_phantom_in_a_known_layout(tmp_path):
     done = segcal(
-        "phantom", "acdc", "--to", "raw", "--cases", 6, "--shape", "4,24,24", "--json", cwd=tmp_path
+        "phantom", "msd", "--to", "raw", "--cases", 6, "--shape", "4,24,24", "--json", cwd=tmp_path
     )
     assert json.loads(done.stdout) == {"folder": "raw"}
-    done = segcal("prepare", "acdc", "--from", "raw", "--workers", 1, cwd=tmp_path)
-    assert "6 cases (2 train, 2 val, 2 test), classes RV, MYO, LV" in " ".join(done.stdout.split())
+    done = segcal("prepare", "mine", "--from", "raw", "--workers", 1, cwd=tmp_path)
+    expected = "6 cases (4 train, 1 val, 1 test), classes body, core, satellite"
+    assert expected in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,10 @@ def test_a_phantom_in_an_official_layout(tmp_path):
         (("prepare", "phantom", "--shape", "1,3"), "segcal: expected three numbers"),
         (
             ("phantom", "acdd", "--to", "x"),
-            "segcal: unknown layout 'acdd'; choose one of acdc, brats",
+            "segcal: unknown layout 'acdd'; choose one of nnunet, msd",
         ),
         (
-            ("phantom", "acdc", "--to", ".."),
+            ("phantom", "msd", "--to", ".."),
             "segcal: .. is not an empty folder; choose a new one with --to",
         ),
         (("train", "nowhere"), "segcal: nowhere is not a prepared data set"),

@@ -36,7 +36,6 @@ def strongest(key):
 @ROWS
 def test_neutral_is_the_identity(key):
     image, row = volume(), CORRUPTIONS[key]
-    assert row.severities[0] == row.neutral
     out = corrupt(image, f"{key}:{row.neutral}", seed=1)
     assert torch.equal(out, image)
     assert out.data_ptr() != image.data_ptr()

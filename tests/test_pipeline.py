@@ -13,6 +13,7 @@ import pytest
 import SimpleITK as sitk
 import torch
 import torch.nn.functional as F
+from official_layouts import write_layout
 from typer.testing import CliRunner
 
 from segcal import calibrators, metrics
@@ -21,13 +22,13 @@ from segcal.compare import read_results
 from segcal.compare.tables import TABLES
 from segcal.config import run_settings
 from segcal.data.images import Grid
-from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
 from segcal.fitting import cache_logits, calibrate
 from segcal.folders import alone, read_run, write_json
 from segcal.predicting import grouped, predict, summary
-from segcal.predictors.run import open_run, volume_logits
+from segcal.predictors import Prediction, open_run
+from segcal.predictors.run import volume_logits
 from segcal.scoring import _case_rows, _logit_sums, evaluate
 from segcal.training import train
 from segcal.types import IGNORE, UserError
@@ -312,9 +313,9 @@ def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
     )
     run = SimpleNamespace(classes=tuple(classes), info={"data": {"regions": regions}})
     bins = metrics.reliability(logits, labels)
+    case = Prediction(logits.movedim(1, 0), labels, None, (2.0, 1.0, 1.5))
     found = {
-        (r["class"], r["metric"]): r["value"]
-        for r in _case_rows("a", logits, labels, bins, run, [2.0, 1.0, 1.5])
+        (r["class"], r["metric"]): r["value"] for r in _case_rows("a", logits, case, bins, run)
     }
     pred = metrics.label_map(logits)
     objects = {
@@ -429,12 +430,10 @@ def test_a_new_fit_drops_every_score_of_the_old_one(run):
 
 
 def test_two_at_once_do_not_share_a_run(run):
-    with alone(run.root), ThreadPoolExecutor(1) as pool:
-        with pytest.raises(
-            UserError, match="another process is at work on .*ce; wait until it is done"
-        ):
-            pool.submit(evaluate, run).result()
-        evaluate(run)  # the one who holds it may go on
+    with alone(run.root), ThreadPoolExecutor(1) as pool, pytest.raises(
+        UserError, match="another process is at work on .*ce; wait until it is done"
+    ):
+        pool.submit(evaluate, run).result()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(evaluate, run).result()
 
@@ -508,7 +507,7 @@ def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
         for f in (lambda x: x, fitted)
     )
     assert after < before
-    batches = cache_logits(run, cases, tmp_path)
+    batches = cache_logits(run, tmp_path)
     assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 from matplotlib.contour import QuadContourSet
+from official_layouts import LAYOUTS, write_layout
 
 from segcal.data import inspect
 from segcal.data.catalog import DATASETS, class_colours, source_of
 from segcal.data.images import Grid, restored
-from segcal.data.layouts import LAYOUTS, write_layout
 from segcal.data.prepare import prepare
 from segcal.figures import contact_sheet
 from segcal.folders import IGNORED, open_cases, sha256

@@ -157,7 +157,7 @@ def test_spaces_and_accents_in_names(root, tmp_path):
         ('{"training": [{"image": "a"}], "labels": {"1": "a"}}', "must have image and label"),
         (
             '{"training": [{"image": "../../x.nii", "label": "y.nii"}], "labels": {"1": "a"}}',
-            "lies outside the data set's folder",
+            "outside the data set's folder",
         ),
         ('{"channel_names": {"0": "a"}, "labels": {"a": "one"}}', "labels must be whole numbers"),
         ('{"channel_names": {"0": "a"}, "labels": [1]}', "must have labels and channels"),

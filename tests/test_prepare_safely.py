@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from official_layouts import write_layout
 
-from segcal.data.layouts import write_layout
 from segcal.data.phantom import phantoms
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices
@@ -299,6 +299,17 @@ def test_acdc_as_downloaded(tmp_path):
     split.write_text(json.dumps(parts))
     cases = prepare("acdc", root, tmp_path / "split", skip_broken=True, split_file=split).cases
     assert len(cases.split("train")) == 4
+
+
+def test_a_patient_named_in_a_split_keeps_the_frames_that_are_not_broken(tmp_path):
+    root = tmp_path / "acdc"
+    write_layout("acdc", root, n_cases=6, size=SIZE)
+    (root / "training" / "patient001" / "patient001_frame01.nii.gz").unlink()
+    parts = {"train": ["patient001"], "val": ["patient002"], "test": ["patient003"]}
+    (tmp_path / "split.json").write_text(json.dumps(parts))
+    options = {"skip_broken": True, "split_file": tmp_path / "split.json"}
+    cases = prepare("acdc", root, tmp_path / "cases", **options).cases
+    assert cases.split("train") == ("patient001_frame12",)
 
 
 def test_names_of_brats_2020_and_2021_and_flat_folders(tmp_path):

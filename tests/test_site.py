@@ -141,6 +141,8 @@ ALONE = [
         "config.run_settings",
         "training.train",
         "predictors.run.open_run",
+        "predictors.open_predictor",
+        "predictors.ensemble.make_ensemble",
         "scoring.evaluate",
     ),
     *(

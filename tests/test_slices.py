@@ -110,17 +110,15 @@ def test_the_shape_is_the_splits_own(cases):
     assert same(Slices(cases, "train", fold=1)[1], expected("c", 1, (16, 16)))
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_slices_without_foreground_can_be_left_out(cases, recorded, monkeypatch):
+def test_slices_without_foreground_can_be_left_out_without_reading_labels(cases, monkeypatch):
     kept = [place for place in places("ab") if place not in EMPTY]
-    if recorded:  # then labels need not be read
-        for id in "ab":
-            cases.case(id)["foreground_slices"] = [s for case, s in kept if case == id]
-        monkeypatch.setattr(
-            folders.cases,
-            "_mapped",
-            lambda path, real=folders.cases._mapped: unreadable(real(path)),
-        )
+    for id in "ab":
+        cases.case(id)["foreground_slices"] = [s for case, s in kept if case == id]
+    monkeypatch.setattr(
+        folders.cases,
+        "_mapped",
+        lambda path, real=folders.cases._mapped: unreadable(real(path)),
+    )
     found = Slices(cases, "train", keep_empty=False)
     monkeypatch.undo()
     assert len(found) == len(kept) < len(Slices(cases, "train"))
@@ -392,7 +390,7 @@ def test_arrays_that_do_not_fit_are_a_sentence(cases, kind, array):
 
 def test_records_that_do_not_fit_are_a_sentence(cases):
     cases.case("c")["foreground_slices"] = [0, 2]
-    refused("has 2 slices, but cases.json lists others; prepare", cases, "val", keep_empty=False)
+    refused("does not fit its 2 slices; prepare", cases, "val", keep_empty=False)
 
 
 def test_an_unknown_or_damaged_case_is_a_sentence(cases, monkeypatch):

@@ -73,11 +73,11 @@ def test_a_users_file_wins_by_case_or_patient(tmp_path):
     path = written(
         tmp_path, {"train": ["p000", "p001"], "val": ["case002_0", "case002_1"], "test": ["p003"]}
     )
-    (split,) = splits.from_file(path, patient_of, set())
+    (split,) = splits.from_file(path, patient_of)
     assert split["train"] == ["case000_0", "case000_1", "case001_0", "case001_1"]
     assert split["test"] == ["case003_0", "case003_1"]
     two = written(tmp_path, [{"train": ["p000"], "val": ["p001"], "test": ["p002"]}] * 2)
-    assert len(splits.from_file(two, patient_of, set())) == 2
+    assert len(splits.from_file(two, patient_of)) == 2
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_users_file_wins_by_case_or_patient(tmp_path):
 )
 def test_bad_split_files_are_refused(tmp_path, value, message):
     with pytest.raises(UserError, match=message):
-        splits.from_file(written(tmp_path, value), patients(4, 2), set())
+        splits.from_file(written(tmp_path, value), patients(4, 2))
 
 
 def test_too_few_patients():

@@ -27,7 +27,7 @@ from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
 from segcal.data.slices import volume
-from segcal.folders import alone, read_run, write_json
+from segcal.folders import alone, checkpoint_path, read_run, weights_path, write_json
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.predictors.run import open_run
@@ -59,8 +59,8 @@ def log(out):
         ]
 
 
-def weights(out):
-    return load_file(out / "checkpoints" / "best.safetensors")
+def weights(out, name="best"):
+    return load_file(weights_path(out, name))
 
 
 def same(a, b):
@@ -155,29 +155,35 @@ def test_a_run_leaves_what_it_promises(cases, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
-def test_the_last_weights_are_kept_if_asked_for(cases, tmp_path):
-    chosen = {
-        keep: settings(cases, f"training.keep={keep}", **{"training.epochs": 5})
-        for keep in ("best", "last")
-    }
-    found = {keep: train(chosen[keep], tmp_path / keep, progress=False) for keep in chosen}
-    assert log(tmp_path / "best") == log(tmp_path / "last")
-    row = log(tmp_path / "last")[-1]
-    assert found["best"]["best"]["epoch"] < 4  # else this shows nothing
-    assert found["last"]["best"] == {
-        "epoch": 4,
-        **{key: pytest.approx(float(row[key]), abs=1e-6) for key in ("val_dice", "val_ece")},
-    }
-    state = torch.load(tmp_path / "best" / "checkpoints" / "last.ckpt", weights_only=True)[
-        "state_dict"
-    ]
-    own = {
-        name.removeprefix("network."): value
-        for name, value in state.items()
-        if name.startswith("network.")
-    }
-    assert same(weights(tmp_path / "last"), own)
-    assert not same(weights(tmp_path / "best"), own)
+def test_a_run_keeps_the_best_and_the_last_weights(cases, tmp_path):
+    info = train(settings(cases, **{"training.epochs": 5}), tmp_path / "run", progress=False)
+    rows = log(tmp_path / "run")
+    dices = [float(row["val_dice"]) for row in rows]
+    assert info["best"]["epoch"] == dices.index(max(dices)) < 4  # else this shows nothing
+    for name, row in (("best", rows[info["best"]["epoch"]]), ("last", rows[4])):
+        scores = {key: pytest.approx(float(row[key]), abs=1e-6) for key in ("val_dice", "val_ece")}
+        assert info[name] == {"epoch": int(row["epoch"]), **scores}
+    state = torch.load(checkpoint_path(tmp_path / "run"), weights_only=True)["state_dict"]
+    last = {}
+    for name, value in state.items():
+        if name.startswith("network."):
+            last[name.removeprefix("network.")] = value
+    assert same(weights(tmp_path / "run", "last"), last)
+    assert not same(weights(tmp_path / "run", "best"), last)
+    opened = open_run(tmp_path / "run", weights="last").network.state_dict()
+    assert same(opened, last)
+
+
+def test_an_older_run_that_kept_its_last_weights_is_read_as_such(cases, tmp_path):
+    """As packed results have them: `training.keep`, and `best` for what was kept."""
+    info = train(settings(cases, **{"training.epochs": 1}), tmp_path / "run", progress=False)
+    kept = info.pop("last")
+    info["settings"]["training"]["keep"] = "last"
+    write_json(tmp_path / "run" / "run.json", info | {"best": kept})
+    upgraded = read_run(tmp_path / "run")
+    assert upgraded["last"] == kept
+    assert "best" not in upgraded
+    assert "keep" not in upgraded["settings"]["training"]
 
 
 def test_it_learns(cases, tmp_path):
@@ -395,7 +401,7 @@ def test_a_logger_that_fails_is_named(cases, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning.pytorch.loggers.TensorBoardLogger.log_hyperparams", refuse)
     with pytest.raises(
         UserError,
-        match=r"the logger tensorboard does not work \(no server\); see to it, or leave it out",
+        match=r"the logger tensorboard does not work \(no server\); correct it, or leave it out",
     ):
         train(settings(cases, "machine.loggers=['tensorboard']"), tmp_path / "run", progress=False)
 
@@ -435,7 +441,7 @@ def test_changed_data_is_refused(cases, tmp_path):
         (["machine.precision=foo"], "Lightning refuses these machine settings"),
         (["machine.accelerator=gpu"], "Lightning refuses these machine settings"),
         (["loss.name=mbls", "loss.margin=abc"], "margin must be a number; got 'abc'"),
-        (["loss.ignore_index=1"], "a run marks voxels to ignore with -100 itself"),
+        (["loss.ignore_index=1"], "a run marks ignored voxels with -100"),
         (["fold=3"], r"fold must lie in 0\.\.0"),
     ],
 )
@@ -776,7 +782,7 @@ def test_a_run_killed_while_it_begins_or_is_removed_can_be_begun_again(
     assert second["best"] == first["best"]
     (out / "checkpoints" / "best.safetensors").unlink()
     with pytest.raises(
-        UserError, match="is finished but has lost its weights; --again trains it anew"
+        UserError, match="is finished but has lost its weights; train it with --again"
     ):
         train(settings(cases), out, progress=False)
 
@@ -801,7 +807,6 @@ def test_a_damaged_run_json_is_named(cases, tmp_path, text):
 
 
 def test_data_that_moved_are_found_again(cases, tmp_path, monkeypatch):
-    from segcal.folders import open_cases
     from segcal.scoring import evaluate
 
     monkeypatch.chdir(cases.root.parent)
@@ -815,7 +820,8 @@ def test_data_that_moved_are_found_again(cases, tmp_path, monkeypatch):
     write_json(tmp_path / "run" / "run.json", info)
     with pytest.raises(UserError, match="nowhere is not a prepared data set"):
         evaluate(open_run(tmp_path / "run"), split="val")
-    assert evaluate(open_run(tmp_path / "run"), split="val", cases=open_cases(tmp_path / "moved"))
+    moved = open_run(tmp_path / "run", data=tmp_path / "moved")
+    assert evaluate(moved, split="val")
     train(
         run_settings({"data": "moved", "training.epochs": 1}, overrides=SMALL),
         tmp_path / "run",

@@ -1,7 +1,6 @@
 """segcal: calibrated medical image segmentation, from training losses to a report.
 
-Importing this package imports nothing else; each room is loaded when it is first used.
-"""
+Importing this package imports nothing else; each part is loaded when it is first used."""
 
 from importlib import import_module
 from typing import Any
@@ -12,33 +11,23 @@ _FUNCTIONS = {
     "prepare": "segcal.data.prepare",
     "run_settings": "segcal.config",
     "train": "segcal.training",
-    "open_run": "segcal.predictors.run",
+    "open_run": "segcal.predictors",
+    "open_predictor": "segcal.predictors",
+    "make_ensemble": "segcal.predictors",
     "evaluate": "segcal.scoring",
     "calibrate": "segcal.fitting",
     "predict": "segcal.predicting",
 }
-_ROOMS = ("calibrators", "corruptions", "losses", "metrics", "networks")
-__all__ = [
-    "__version__",
-    "calibrate",
-    "calibrators",
-    "corruptions",
-    "evaluate",
-    "losses",
-    "metrics",
-    "networks",
-    "open_run",
-]
-__all__ += ["predict", "prepare", "run_settings", "train"]
+_PACKAGES = ("calibrators", "corruptions", "losses", "metrics", "networks")
 
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(import_module(_FUNCTIONS[name]), name)
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_FUNCTIONS, *_PACKAGES])

@@ -1,14 +1,9 @@
-r"""What scanners do to images, at a given severity: functions of a volume, and the table
-`CORRUPTIONS`.
+r"""What scanners do to images, at a given severity: functions of a volume in a table.
 
-A volume is (D, C, H, W), slices first, scaled to [0, 1]. Nothing is clipped or scaled again
-afterwards: the paper only adds noise, and clipping would take half of it away where the background
-is 0; a network sees exactly what is described here.
-
-By hand instead of MONAI's transforms: its random ones draw the severity too, from NumPy's
-generator, and know nothing of slices; its smoothing darkens the border; and it takes seconds to
-import. Random numbers are drawn on the CPU from a `torch.Generator`, the same for every severity: a
-series over severities shows one artefact growing, on any device.
+A volume is (D, C, H, W), slices first, scaled to [0, 1]. Nothing is clipped afterwards: clipping
+would remove half of the noise where the background is 0. Random numbers are drawn on the CPU, the
+same for every severity: a series over severities shows one artefact growing, on any device. MONAI's
+transforms draw the severity too and know nothing of slices, and its blur darkens the border.
 
 >>> volume = torch.full((4, 1, 8, 8), 0.5)
 >>> corrupt(volume, "gamma:2", seed=case_seed(0, "patient_01"))[0, 0, 0, 0]
@@ -18,6 +13,7 @@ tensor(0.2500)
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,39 +27,35 @@ from segcal.types import UserError, check_choice, check_range
 
 @dataclass(frozen=True)
 class Corruption:
-    """A row of `CORRUPTIONS`: `function(image, severity, generator)`, how it is printed, and what
-    its number means.
-    """
+    """A row of `CORRUPTIONS`: `function(image, severity, generator)`, and how it is printed."""
 
     function: Callable[[Tensor, float, Generator], Tensor]
     label: str
-    meaning: str
+    meaning: str  # of the severity
     severities: tuple[float, ...]  # the usual series, from neutral on
-    neutral: float = 0.0  # the severity at which nothing happens
     allowed: tuple[float, float] = (0.0, math.inf)
+
+    @property
+    def neutral(self) -> float:
+        """The severity that changes nothing."""
+        return self.severities[0]
 
 
 def corrupt(image: Tensor, spec: str, *, seed: int) -> Tensor:
-    """A corrupted copy of an image (D, C, H, W), as `spec` says, for example `blur:1.5`; the same
-    for the same seed.
-
-    A neutral severity gives the very same values.
-    """
+    """A corrupted copy of an image (D, C, H, W), as `spec` says, for example `blur:1.5`."""
     key, severity = parse(spec)
     if image.ndim != 4 or not image.is_floating_point() or image.numel() == 0:
-        got = f"{image.dtype} of shape {tuple(image.shape)}"
-        raise UserError(
-            f"an image to corrupt must be floating point (D, C, H, W) and not empty; got {got}"
-        )
-    row = CORRUPTIONS[key]
-    if severity == row.neutral:
+        got = f"got {image.dtype} of shape {tuple(image.shape)}"
+        raise UserError(f"the image must be floating point (D, C, H, W) and not empty; {got}")
+    if severity == CORRUPTIONS[key].neutral:
         return image.clone()
-    wide = image.float() if image.dtype != torch.float64 else image
-    return row.function(wide, severity, Generator().manual_seed(seed)).to(image.dtype)
+    wide = image if image.dtype == torch.float64 else image.float()
+    generator = Generator().manual_seed(seed)
+    return CORRUPTIONS[key].function(wide, severity, generator).to(image.dtype)
 
 
 def parse(spec: str) -> tuple[str, float]:
-    """The key and the severity that a text such as `gaussian_noise:0.03` names.
+    """The key and the severity in a text such as `gaussian_noise:0.03`.
 
     >>> parse("gaussian_noise:0.03")
     ('gaussian_noise', 0.03)
@@ -92,9 +84,8 @@ def case_seed(seed: int, case_id: str) -> int:
     >>> case_seed(0, "patient_01")
     5306859596826067232
     """
-    return (
-        int.from_bytes(hashlib.sha256(f"{seed}:{case_id}".encode()).digest()[:8], "big") >> 1
-    )  # 63 bits
+    digest = hashlib.sha256(f"{seed}:{case_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # 63 bits
 
 
 def gaussian_noise(image: Tensor, severity: float, generator: Generator) -> Tensor:
@@ -103,42 +94,32 @@ def gaussian_noise(image: Tensor, severity: float, generator: Generator) -> Tens
 
 
 def blur(image: Tensor, severity: float, generator: Generator) -> Tensor:
-    """A Gaussian blur within slices; the border is repeated outwards, so that a constant stays
-    itself.
-    """
+    """A Gaussian blur within slices; the border is repeated outwards, so a constant stays."""
     rows, columns = (_blur_matrix(size, severity).to(image) for size in image.shape[2:])
     return rows @ image @ columns.T
 
 
 def _blur_matrix(size: int, sigma: float) -> Tensor:
-    """The blur of a line of `size` voxels as a matrix; unlike a convolution it works at any
-    size.
-    """
+    """The blur of a line of voxels as a matrix, which unlike a convolution works at any size."""
     reach = math.ceil(4 * sigma)
     offsets = torch.arange(-reach, reach + 1)
     kernel = torch.exp(-0.5 * (offsets.double() / sigma) ** 2)
-    seen = (torch.arange(size)[:, None] + offsets).clamp(
-        0, size - 1
-    )  # (size, kernel): whom a voxel looks at
-    return torch.zeros(size, size, dtype=torch.float64).scatter_add_(
-        1, seen, (kernel / kernel.sum()).expand(size, -1)
-    )
+    weights = (kernel / kernel.sum()).expand(size, -1)
+    sources = (torch.arange(size)[:, None] + offsets).clamp(0, size - 1)  # (size, kernel)
+    return torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, sources, weights)
 
 
 def motion(image: Tensor, severity: float, generator: Generator) -> Tensor:
-    r"""Ghosts of a patient who moves to and fro (breath) along H while the lines of k-space are
-    read one after the other.
+    r"""Ghosts of a patient who moves periodically (breath) along H while k-space is read by line.
 
-    A line $k$ read at displacement $d$ has its phase turned by $2\pi k d$; the image is the
-    magnitude, as on a scanner."""
+    A line $k$ read at displacement $d$ has its phase turned by $2\pi k d$."""
     n_slices, n_channels, height, _ = image.shape
     draws = torch.rand(2, n_slices, n_channels, 1, 1, generator=generator).to(image)
     cycles, phase = 2 + 4 * draws[0], 2 * math.pi * draws[1]  # per slice and channel
-    time = torch.arange(height, dtype=image.dtype, device=image.device)[:, None] / height
+    time = torch.arange(height).to(image)[:, None] / height
     shift = severity * torch.sin(2 * math.pi * cycles * time + phase)  # (D, C, H, 1)
-    line = torch.fft.fftshift(torch.fft.fftfreq(height, dtype=image.dtype, device=image.device))[
-        :, None
-    ]
+    frequencies = torch.fft.fftfreq(height, dtype=image.dtype, device=image.device)
+    line = torch.fft.fftshift(frequencies)[:, None]
     space = torch.fft.fftshift(torch.fft.fft(image, dim=2), dim=2)  # read from one end to the other
     turned = space * torch.polar(torch.ones_like(shift), -2 * math.pi * line * shift)
     return torch.fft.ifft(torch.fft.ifftshift(turned, dim=2), dim=2).abs()
@@ -147,40 +128,31 @@ def motion(image: Tensor, severity: float, generator: Generator) -> Tensor:
 def bias_field(image: Tensor, severity: float, generator: Generator) -> Tensor:
     """A smooth factor exp(field), as of a coil's sensitivity, the same in all channels.
 
-    The field is a random sum of cosines, at most three half-waves over the volume in all; a
-    polynomial would put nearly all of it into the corners."""
+    The field is a random sum of cosines; a polynomial would be large in the corners only."""
     n_slices, _, height, width = image.shape
     slices, rows, columns = (_half_waves(n) for n in (n_slices, height, width))
     field = torch.zeros(n_slices, height, width)
-    for i, along_slices in enumerate(slices):
-        for j, along_rows in enumerate(rows):
-            for k, along_columns in enumerate(columns):
-                if 1 <= i + j + k <= 3:  # a constant would only be a gain
-                    wave = along_slices[:, None, None] * along_rows[:, None] * along_columns
-                    field += torch.randn((), generator=generator) * wave
-    field *= severity / field.abs().max().clamp_min(1e-6)  # all 0 if there is but one voxel
+    for i, j, k in itertools.product(range(len(slices)), range(len(rows)), range(len(columns))):
+        if 1 <= i + j + k <= 3:  # a constant would only be a gain
+            wave = slices[i][:, None, None] * rows[j][:, None] * columns[k]
+            field += torch.randn((), generator=generator) * wave
+    field *= severity / field.abs().max().clamp_min(1e-6)  # all 0 if there is only one voxel
     return image * field.exp().unsqueeze(1).to(image)  # (D, 1, H, W)
 
 
 def _half_waves(size: int) -> list[Tensor]:
-    """Up to four cosines over a line: none, one, two and three half-waves, as many as its voxels
-    can tell apart.
-    """
+    """Cosines over a line with 0 to 3 half-waves, as many as its voxels can represent."""
     middles = (torch.arange(size) + 0.5) / size
     return [torch.cos(math.pi * i * middles) for i in range(min(4, size))]
 
 
 def gamma(image: Tensor, severity: float, generator: Generator) -> Tensor:
-    """Another contrast: image to the power of gamma; darker above 1, brighter below. Black and
-    white stay.
-    """
-    return image.clamp_min(0) ** severity  # a power of a negative number is none
+    """Another contrast: image to the power of gamma; darker above 1, brighter below."""
+    return image.clamp_min(0) ** severity  # a power of a negative number is not defined
 
 
 def low_resolution(image: Tensor, severity: float, generator: Generator) -> Tensor:
-    """Thick slices: averaged along D into `severity` times fewer, and linearly interpolated back;
-    one slice stays itself.
-    """
+    """Thick slices: averaged along D into `severity` times fewer, linearly interpolated back."""
     n_slices = len(image)
     lines = image.reshape(n_slices, -1).T.unsqueeze(0)  # (1, CHW, D)
     thick = F.adaptive_avg_pool1d(lines, max(1, round(n_slices / severity)))
@@ -191,53 +163,34 @@ def low_resolution(image: Tensor, severity: float, generator: Generator) -> Tens
 def spikes(image: Tensor, severity: float, generator: Generator) -> Tensor:
     """Stripes from a spike of electric noise in k-space, one per slice and channel.
 
-    A single point of k-space is a plane wave in the image, here exp(i (k·x + phase)) times the
-    severity; the image is the magnitude of the sum, as on a scanner."""
+    A point of k-space is a plane wave in the image; the result is the magnitude of their sum."""
     n_slices, n_channels, height, width = image.shape
     draws = torch.rand(3, n_slices, n_channels, 1, 1, generator=generator).to(image)
-    rows, columns = (
-        torch.arange(n, dtype=image.dtype, device=image.device) for n in (height, width)
-    )
+    rows, columns = (torch.arange(n).to(image) for n in (height, width))
     turns = (draws[0] - 0.5) * rows[:, None] + (draws[1] - 0.5) * columns + draws[2]
     wave = torch.polar(torch.full_like(turns, severity), 2 * math.pi * turns)
     return (image + wave).abs()
 
 
+_UNIT = "intensities in [0, 1]"
 CORRUPTIONS: dict[str, Corruption] = {
     "gaussian_noise": Corruption(
-        gaussian_noise,
-        "Gaussian noise",
-        "σ, intensities in [0, 1]",
-        (0, 0.01, 0.02, 0.03, 0.04, 0.05),
+        gaussian_noise, "Gaussian noise", f"σ, {_UNIT}", (0, 0.01, 0.02, 0.03, 0.04, 0.05)
     ),
     "blur": Corruption(
-        blur, "Blur", "σ in voxels, within slices", (0, 0.5, 1, 1.5, 2, 3), allowed=(0, 100)
+        blur, "Blur", "σ in voxels, within slices", (0, 0.5, 1, 1.5, 2, 3), (0, 100)
     ),
     "motion": Corruption(
-        motion, "Motion ghosts", "amplitude in voxels", (0, 0.25, 0.5, 1, 1.5, 2), allowed=(0, 100)
+        motion, "Motion ghosts", "amplitude in voxels", (0, 0.25, 0.5, 1, 1.5, 2), (0, 100)
     ),
     "bias_field": Corruption(
-        bias_field,
-        "Bias field",
-        "largest |log factor|",
-        (0, 0.1, 0.2, 0.3, 0.5, 0.7),
-        allowed=(0, 10),
+        bias_field, "Bias field", "largest |log factor|", (0, 0.1, 0.2, 0.3, 0.5, 0.7), (0, 10)
     ),
-    "gamma": Corruption(
-        gamma, "Gamma", "exponent", (1, 1.1, 1.2, 1.3, 1.4, 1.5), neutral=1, allowed=(0.05, 20)
-    ),
+    "gamma": Corruption(gamma, "Gamma", "exponent", (1, 1.1, 1.2, 1.3, 1.4, 1.5), (0.05, 20)),
     "low_resolution": Corruption(
-        low_resolution,
-        "Thick slices",
-        "slices made one",
-        (1, 1.5, 2, 3, 4, 5),
-        neutral=1,
-        allowed=(1, 1000),
+        low_resolution, "Thick slices", "slices made one", (1, 1.5, 2, 3, 4, 5), (1, 1000)
     ),
     "spikes": Corruption(
-        spikes,
-        "k-space spikes",
-        "amplitude, intensities in [0, 1]",
-        (0, 0.02, 0.04, 0.06, 0.08, 0.1),
+        spikes, "k-space spikes", f"amplitude, {_UNIT}", (0, 0.02, 0.04, 0.06, 0.08, 0.1)
     ),
 }

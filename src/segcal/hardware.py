@@ -1,6 +1,4 @@
-"""Settings of this machine that matter for speed, in one place; `make bench` measures what they
-bring.
-"""
+"""Settings of this machine that matter for speed; `make bench` measures their effect."""
 
 from __future__ import annotations
 
@@ -18,17 +16,15 @@ _KEEP, _KEEP_OLD = 1 << 30, 1 << 25  # bytes; glibc before 2.35 refuses more tha
 
 
 def before_torch() -> None:
-    """Call before torch is imported: idle threads sleep; spinning ones are ten times slower beside
-    a busy neighbour.
-    """
+    """Call before torch is imported: idle threads sleep.
+
+    Threads that spin are ten times slower on a machine with other busy processes."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 def keep_pages() -> None:
-    """Let the allocator keep freed memory: fetching fresh pages for every activation costs as much
-    as a convolution.
-    """
+    """Let the allocator keep freed memory: new pages cost as much as a convolution."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL("libc.so.6")
@@ -37,9 +33,7 @@ def keep_pages() -> None:
 
 
 def channels_last(module: nn.Module) -> nn.Module:
-    """The layout in which convolutions run fastest on CPUs and on tensor cores; images must have it
-    too.
-    """
+    """The fastest memory layout for convolutions on CPU and GPU; images must have it too."""
     import torch  # not at the top: the command line needs this file before torch
 
     move: Any = module.to  # its types leave memory_format out
@@ -48,8 +42,7 @@ def channels_last(module: nn.Module) -> nn.Module:
 
 
 def inference_batch(height: int, width: int) -> int:
-    """Slices per forward pass without gradients: few enough to stay in the processor's cache, but
-    small ones in tens.
+    """Slices per forward pass without gradients: few enough to stay in the processor's cache.
 
     >>> inference_batch(52, 42), inference_batch(192, 192)
     (60, 4)

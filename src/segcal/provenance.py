@@ -15,22 +15,18 @@ def identity() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions that could matter; the commits of segcal's own sources and of the working
-    folder, if there are any.
-    """
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    """The versions that could matter, and the commits of segcal and of the working folder."""
+    known = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("segcal", "torch", "monai", "lightning", "numpy", "simpleitk"):
         try:
-            found[name] = version(name)
+            known[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found | {"segcal git": _own_state(), "git": git_state()}
+            known[name] = "not installed"
+    return known | {"segcal git": _state_of_segcal(), "git": git_state()}
 
 
 def git_state(folder: Path | None = None) -> str:
-    """The commit of the working folder, with `-dirty` if files differ from it; empty outside a
-    repository.
-    """
+    """The commit of a folder, with `-dirty` if files differ from it; empty outside a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(
@@ -41,13 +37,8 @@ def git_state(folder: Path | None = None) -> str:
     return done.stdout.strip()
 
 
-def _own_state() -> str:
-    """The same of segcal's sources; empty if they were installed, be it into a repository of
-    somebody else.
-    """
+def _state_of_segcal() -> str:
+    """The commit of segcal's sources; empty if it was installed, even into another repository."""
     folder = Path(__file__).parent
-    return (
-        git_state(folder)
-        if (folder.parents[1] / "pyproject.toml").is_file() and folder.parent.name == "src"
-        else ""
-    )
+    is_source = folder.parent.name == "src" and (folder.parents[1] / "pyproject.toml").is_file()
+    return git_state(folder) if is_source else ""

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+Progress = Callable[[int, int], None]
+"""Takes how much is done and how much there is in all; 0 in all: not known."""
+
 IGNORE = -100
 """The label of voxels that no loss and no metric counts; the same as PyTorch's."""
 

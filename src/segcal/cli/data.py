@@ -151,10 +151,10 @@ def _triple(text: str) -> tuple[int, int, int]:
     return values[0], values[1], values[2]
 
 
-@app.command(epilog="Example: segcal phantom acdc --to raw/acdc --cases 10")
+@app.command(epilog="Example: segcal phantom nnunet --to Dataset123_Phantom --cases 10")
 def phantom(
     layout: Annotated[
-        str, typer.Argument(help="The layout: acdc, brats, mrbrains, nnunet, msd, ...")
+        str, typer.Argument(help="nnunet (nnU-Net v2) or msd (Medical Segmentation Decathlon).")
     ],
     to: Annotated[Path, typer.Option(help="The folder to write into; it must be empty or new.")],
     cases: Annotated[int, typer.Option(help="How many cases.")] = 10,
@@ -162,7 +162,7 @@ def phantom(
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write synthetic raw data in a public data set's official layout, to try things on."""
+    """Write synthetic raw data in the layout of nnU-Net or of the Decathlon, to try things on."""
     from segcal.data.layouts import write_layout
 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -255,6 +255,6 @@ def download(
         folder = fetch(
             *row.archive,
             to,
-            progress=lambda done, total: shown.update(task, completed=done, total=total),
+            progress=lambda done, total: shown.update(task, completed=done, total=total or None),
         )
     print(json.dumps({"folder": str(folder)}) if as_json else folder)

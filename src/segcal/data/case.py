@@ -1,4 +1,4 @@
-"""One case: its raw files -> two arrays and a record of where they came from."""
+"""One case: its raw files -> two arrays, and a record of where they came from."""
 
 from __future__ import annotations
 
@@ -22,105 +22,92 @@ T = TypeVar("T")
 def prepare_case(
     raw: RawCase, source: Source, recipe: Recipe, orientation: str | None, root: Path, folder: Path
 ) -> dict[str, Any]:
-    """Write `<id>.image.npy` and `<id>.label.npy` into `folder`; return the case's record for
-    `cases.json`.
-    """
-    files = fingerprints(raw, root)
+    """Write the image and label arrays into `folder`; return the case's record for `cases.json`."""
+    marks = {}
+    for path in (*raw.images, *raw.labels):
+        for part in (path, *companions(path)):
+            marks[str(part.relative_to(root))] = fingerprint(part)
     images = read_images(raw.images, source.channels)
     label = _label(raw, source)
     original = Grid.of(images[0])
     if label.GetSize() != images[0].GetSize():
-        shapes = f"{label.GetSize()} and {images[0].GetSize()}"
-        raise UserError(
-            f"{raw.labels[0]} and {raw.images[0]} have different sizes {shapes}; a label map must"
-            " fit its image"
-        )
-    same_place = Grid.of(label).close_to(original)
+        sizes = f"different sizes {label.GetSize()} and {images[0].GetSize()}"
+        pair = f"{raw.labels[0]} and {raw.images[0]}"
+        raise UserError(f"{pair} have {sizes}; a label map must fit its image")
+    label_elsewhere = not Grid.of(label).close_to(original)
     label.CopyInformation(images[0])
-    ranges = [
-        (float(values.min()), float(values.max()))
-        for values in map(sitk.GetArrayViewFromImage, images)
-    ]
+
+    views = [sitk.GetArrayViewFromImage(image) for image in images]
     image_array, grid = prepared_image(images, recipe, orientation)
-    label_array = sitk.GetArrayFromImage(
-        on_grid(oriented(label, orientation, recipe.axis), grid, labels=True)
-    )  # (D, H, W)
-    digests, sizes = {}, {}
+    turned_label = oriented(label, orientation, recipe.axis)
+    label_array = sitk.GetArrayFromImage(on_grid(turned_label, grid, labels=True))  # (D, H, W)
+    digests, n_bytes = {}, {}
     for kind, array in (("image", image_array), ("label", label_array)):
         path = array_path(folder, raw.id, kind)
         np.save(path, np.ascontiguousarray(array), allow_pickle=False)
         digests[kind] = sha256(path)
-        sizes[kind] = path.stat().st_size
+        n_bytes[kind] = path.stat().st_size
+
     foreground = (label_array > 0) & (label_array != IGNORED)
     counts = np.bincount(label_array.ravel(), minlength=256)
     return {
         "patient": raw.patient,
-        "sources": files,
+        "sources": marks,
         "original": original.to_dict(),
         "prepared": grid.to_dict(),
         "shape": list(label_array.shape),
         "spacing": list(grid.spacing[::-1]),
-        "intensity": ranges,
+        "intensity": [(float(view.min()), float(view.max())) for view in views],
         "voxels": counts[: len(source.classes) + 1].tolist(),
         "ignored_voxels": int(counts[IGNORED]),
         "foreground_slices": np.flatnonzero(foreground.any((1, 2))).tolist(),
-        "label_elsewhere": not same_place,
-        "reoriented": orientation is not None and orientation != _code(original),
+        "label_elsewhere": label_elsewhere,
+        "reoriented": orientation not in (None, original.orientation),
         "sha256": digests,
-        "bytes": sizes,
+        "bytes": n_bytes,
     }
 
 
-def fingerprints(raw: RawCase, root: Path) -> dict[str, dict[str, Any]]:
-    """Every file that a case comes from, the data files of `.mhd` headers included."""
-    paths = [*raw.images, *raw.labels]
-    return {
-        str(path.relative_to(root)): fingerprint(path)
-        for p in paths
-        for path in (p, *companions(p))
-    }
+def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk.Image]:
+    """The channels of a case as float32 on one grid."""
+    n_expected = len(channels)
+    each = n_expected if len(paths) == 1 else 1
+    parts = [(path, image) for path in paths for image in read_channels(path, each)]
+    if len(paths) == n_expected == 1 < len(parts):
+        raise UserError(f"{paths[0]} holds {len(parts)} volumes where one is expected")
+    if len(parts) != n_expected:
+        expected = f"{n_expected} ({', '.join(channels)})"
+        raise UserError(f"{paths[0]} has {len(parts)} channels where {expected} are expected")
+    first = parts[0][1]
+    return [_aligned(path, image, paths[0], first) for path, image in parts]
+
+
+def _aligned(path: Path, image: sitk.Image, first_path: Path, first: sitk.Image) -> sitk.Image:
+    """A channel as float32 on the grid of the first one, from which it may differ by rounding."""
+    size, expected = image.GetSize(), first.GetSize()
+    if size != expected:
+        sizes = f"size {size} where {first_path} has {expected}"
+        raise UserError(f"{path} has {sizes}; channels must align")
+    if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
+        raise UserError(
+            f"{path} and {first_path} have different spacing, origin or direction; resample one to"
+            " the other's grid, or correct its header"
+        )
+    wide = sitk.Cast(image, sitk.sitkFloat32)
+    if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
+        raise UserError(f"{path} holds values beyond the range of float32; rescale it")
+    wide.CopyInformation(first)
+    return wide
 
 
 def prepared_image(
     images: list[sitk.Image], recipe: Recipe, orientation: str | None
 ) -> tuple[NDArray[np.float32], Grid]:
-    """Channels on one grid -> the array (D, C, H, W) that a network sees, and the grid it
-    lies on.
-    """
+    """Channels on one grid -> the array (D, C, H, W) that a network sees, and its grid."""
     turned = [oriented(scaled(image, recipe.window), orientation, recipe.axis) for image in images]
     grid = target_grid(Grid.of(turned[0]), recipe)
     arrays = [sitk.GetArrayFromImage(on_grid(image, grid, labels=False)) for image in turned]
     return np.clip(np.stack(arrays, axis=1), 0, 1), grid
-
-
-def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk.Image]:
-    """The channels of a case as float32 on one grid."""
-    each = len(channels) if len(paths) == 1 else 1
-    parts = [(path, image) for path in paths for image in read_channels(path, each)]
-    if len(parts) != len(channels):
-        expected = f"{len(channels)} ({', '.join(channels)})"
-        if len(paths) == 1 and len(channels) == 1:
-            raise UserError(f"{paths[0]} holds {len(parts)} volumes where one is expected")
-        raise UserError(f"{paths[0]} has {len(parts)} channels where {expected} are expected")
-    first = parts[0][1]
-    images = []
-    for path, image in parts:
-        if image.GetSize() != first.GetSize():
-            raise UserError(
-                f"{path} has size {image.GetSize()} where {paths[0]} has {first.GetSize()};"
-                " channels must align"
-            )
-        if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
-            raise UserError(
-                f"{path} and {paths[0]} have different spacing, origin or direction; resample one"
-                " to the other's grid, or correct its header"
-            )
-        wide = sitk.Cast(image, sitk.sitkFloat32)
-        if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
-            raise UserError(f"{path} holds values beyond the range of float32; rescale it")
-        wide.CopyInformation(first)
-        images.append(wide)
-    return images
 
 
 def _label(raw: RawCase, source: Source) -> sitk.Image:
@@ -128,15 +115,14 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
     images = [read_single(path) for path in raw.labels]
     arrays = [sitk.GetArrayFromImage(image) for image in images]
     if source.masks:
-        shapes = {array.shape for array in arrays}
+        shapes = sorted({array.shape for array in arrays})
         if len(shapes) > 1:
-            raise UserError(
-                f"{raw.labels[0]} and the other masks of its case have different sizes"
-                f" {sorted(shapes)}"
-            )
+            masks = f"{raw.labels[0]} and the other masks of its case"
+            raise UserError(f"{masks} have different sizes {shapes}")
         values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
     else:
-        codes = {0: 0} | (dict(raw.codes) if raw.codes is not None else source.label_codes())
+        unchanged = {k: k for k in range(len(source.classes) + 1)}
+        codes = {0: 0, **(raw.codes or source.codes or unchanged)}
         if source.ignore is not None:
             codes[source.ignore] = IGNORED
         values = _recoded(arrays[0], codes, raw.labels[0])
@@ -144,32 +130,28 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
 
 
 def _recoded(array: NDArray[Any], codes: Mapping[int, int], path: Path) -> NDArray[np.uint8]:
-    found = np.unique(array)
-    unknown = [value for value in found.tolist() if value not in codes]
-    if unknown:
-        allowed = ", ".join(map(str, sorted(codes)))
-        raise UserError(f"{path} holds the unknown label {unknown[0]!r}; allowed are {allowed}")
     out = np.zeros(array.shape, np.uint8)
-    for value in found.tolist():
+    for value in np.unique(array).tolist():
+        if value not in codes:
+            allowed = ", ".join(map(str, sorted(codes)))
+            raise UserError(f"{path} holds the unknown label {value!r}; allowed are {allowed}")
         out[array == value] = codes[int(value)]
     return out
 
 
 def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
-    """Intensities to [0, 1], from the volume's own range or a window; a constant image becomes
-    zeros.
-    """
+    """Intensities to [0, 1], from a window or the volume's own range; constant images become 0."""
     values = sitk.GetArrayFromImage(image).astype(np.float64)
     low, high = window if window is not None else (values.min(), values.max())
-    scaled = np.clip((values - low) / (high - low), 0, 1) if high > low else np.zeros_like(values)
-    return from_array(scaled.astype(np.float32), Grid.of(image))
+    unit = np.clip((values - low) / (high - low), 0, 1) if high > low else np.zeros_like(values)
+    return from_array(unit.astype(np.float32), Grid.of(image))
 
 
 def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
-    """Turned, without interpolation, to an orientation code, and with the slicing axis first in
-    array order.
+    """Turned to an orientation code, with the slicing axis first in array order. Values are only
+    moved, not interpolated.
     """
-    if orientation is not None and _code(Grid.of(image)) != orientation:
+    if orientation is not None and Grid.of(image).orientation != orientation:
         image = sitk.DICOMOrient(image, orientation)
     if axis:
         order = [0, 1, 2]  # x, y, z; array axis 0 is z
@@ -178,14 +160,9 @@ def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Imag
     return image
 
 
-def _code(grid: Grid) -> str:
-    code: str = sitk.DICOMOrientImageFilter.GetOrientationFromDirectionCosines(grid.direction)
-    return code
-
-
 def target_grid(grid: Grid, recipe: Recipe) -> Grid:
-    """The grid that a recipe asks for. Recipes are in the order of a file's array, grids turned and
-    in SimpleITK's order.
+    """The grid that a recipe asks for. A recipe is in the order of a file's array; the grid is
+    already turned, and in SimpleITK's order.
     """
     if recipe.spacing is not None:
         grid = grid.with_spacing(_turned(recipe.spacing, recipe.axis)[::-1])

@@ -1,5 +1,4 @@
-"""A row per data set: how it is read, what its labels mean, how it is prepared and split, and where
-to get it.
+"""A row per data set: its reader, labels, preparation, split, and where to get it.
 
 What the paper leaves open is decided here and marked "ours".
 """
@@ -16,8 +15,8 @@ from segcal.data.readers import Reader
 from segcal.types import UserError, check_range
 
 COLOURS = ("#87D936", "#8080FF", "#FF80DF", "#B2FFD9", "#FFFF00", "#30BF54", "#FFFFB2", "#86BFB1")
-"""Class colours: bright, to show on grey images; far from each other, also to colour-blind readers,
-and from the colours that figures give to methods. They repeat after eight."""
+"""Class colours: bright, to be seen on grey images; easy to tell apart, also for colour-blind
+readers and from the colours of methods in figures. They repeat after eight."""
 
 
 def class_colours(n_classes: int) -> list[str]:
@@ -31,16 +30,12 @@ def class_colours(n_classes: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What preparation does to every case, in the order of its file's array (z, y, x). `None`
-    leaves things as they are.
-    """
+    """What preparation does to every case, in the order of its file's array (z, y, x)."""
 
     spacing: tuple[float, float, float] | None = None  # resample to this voxel size, in mm
     size: tuple[int, int] | None = None  # resize every slice to this height and width
     crop: tuple[int, int, int] | None = None  # crop or pad to this shape about the centre
-    window: tuple[float, float] | None = (
-        None  # clip intensities (CT, in HU) instead of using the volume's own range
-    )
+    window: tuple[float, float] | None = None  # clip intensities (CT, in HU); None: own range
     axis: int = 0  # the axis that slices are taken along
     keep_empty: bool = True  # whether slices without foreground are trained on
 
@@ -51,34 +46,20 @@ class Source:
 
     reader: Reader
     classes: tuple[str, ...]  # foreground; label 1 is the first
-    codes: Mapping[int, int] | None = (
-        None  # raw label -> class (0 background); None: labels are the classes already
-    )
+    codes: Mapping[int, int] | None = None  # raw label -> class; None: labels are the classes
     ignore: int | None = None  # the raw label of voxels to ignore
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # named unions of classes
     channels: tuple[str, ...] = ("image",)
-    patients_named: bool = True  # whether file names tell which cases are of one patient
+    patients_named: bool = True  # whether file names say which cases are of one patient
     masks: bool = False  # label files are masks (anything above 0) of one object, to be merged
     recipe: Recipe = field(default_factory=Recipe)
-    split: tuple[int, int, int] = (
-        70,
-        10,
-        20,
-    )  # patients in train, val, test; proportions where the count differs
+    split: tuple[int, int, int] = (70, 10, 20)  # patients in train, val, test, or proportions
     leave_one_out: bool = False
     layout: str = ""
     licence: str = ""
     homepage: str = ""
     citation: str = ""
-    archive: tuple[str, str] | None = None  # address and digest, where anyone may download
-
-    def label_codes(self) -> dict[int, int]:
-        """Every raw label that may occur, with its class."""
-        return (
-            dict(self.codes)
-            if self.codes is not None
-            else {k: k for k in range(len(self.classes) + 1)}
-        )
+    archive: tuple[str, str] | None = None  # address and digest, if anyone may download it
 
 
 _MSD = "Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9"
@@ -90,10 +71,8 @@ DATASETS: dict[str, Source] = {
         classes=("RV", "MYO", "LV"),
         recipe=Recipe(size=(224, 224)),
         split=(70, 10, 20),
-        layout=(
-            "[training/]patient001/{Info.cfg, patient001_frame01.nii.gz,"
-            " patient001_frame01_gt.nii.gz, ...}"
-        ),
+        layout="[training/]patient001/{Info.cfg, patient001_frame01.nii.gz,"
+        " patient001_frame01_gt.nii.gz, ...}",
         licence="CC BY-NC-SA 4.0",
         homepage="https://www.creatis.insa-lyon.fr/Challenge/acdc/",
         citation="Bernard et al., IEEE TMI 37(11), 2018, doi:10.1109/TMI.2018.2837502",
@@ -106,16 +85,12 @@ DATASETS: dict[str, Source] = {
         recipe=Recipe(crop=(48, 240, 240)),
         split=(5, 1, 1),
         leave_one_out=True,
-        layout=(
-            "training/1/{pre/{reg_T1,reg_IR,FLAIR}.nii.gz, segm.nii.gz}, or MRBrainS13's "
-            "TrainingData/1/{T1,T1_IR,T2_FLAIR,LabelsForTesting}.nii"
-        ),
+        layout="training/1/{pre/{reg_T1,reg_IR,FLAIR}.nii.gz, segm.nii.gz}, or MRBrainS13's "
+        "TrainingData/1/{T1,T1_IR,T2_FLAIR,LabelsForTesting}.nii",
         licence="on request, for research",
         homepage="https://mrbrains18.isi.uu.nl",
-        citation=(
-            "Kuijf and Bennink, MR Brain Segmentation Challenge 2018 Data, DataverseNL,"
-            " doi:10.34894/E0U32Q"
-        ),
+        citation="Kuijf and Bennink, MR Brain Segmentation Challenge 2018 Data, DataverseNL,"
+        " doi:10.34894/E0U32Q",
     ),
     "flare": Source(
         readers.flare,
@@ -134,9 +109,7 @@ DATASETS: dict[str, Source] = {
         codes={0: 0, 1: 1, 2: 2, 4: 3},
         regions={"TC": (1, 3), "ET": (3,), "WT": (1, 2, 3)},
         channels=readers.BRATS_CHANNELS,
-        recipe=Recipe(
-            spacing=(1.0, 1.0, 1.0), keep_empty=False
-        ),  # ours: 1 mm, which the official files have
+        recipe=Recipe(spacing=(1.0, 1.0, 1.0), keep_empty=False),  # ours: 1 mm, as in the files
         split=(235, 35, 65),
         layout="{HGG,LGG}/BraTS19_XXX_1/BraTS19_XXX_1_{flair,t1,t1ce,t2,seg}.nii.gz",
         licence="on request, for research",
@@ -151,9 +124,8 @@ DATASETS: dict[str, Source] = {
         layout="Case00.mhd, Case00.raw, Case00_segmentation.mhd, Case00_segmentation.raw",
         licence="free after registration",
         homepage="https://promise12.grand-challenge.org",
-        citation=(
-            "Litjens et al., Medical Image Analysis 18(2), 2014, doi:10.1016/j.media.2013.12.002"
-        ),
+        citation="Litjens et al., Medical Image Analysis 18(2), 2014,"
+        " doi:10.1016/j.media.2013.12.002",
     ),
     "prostate": Source(
         readers.decathlon,
@@ -187,10 +159,8 @@ DATASETS: dict[str, Source] = {
         patients_named=False,  # 780 images of 600 people
         recipe=Recipe(size=(256, 256)),
         split=(445, 65, 137),
-        layout=(
-            "Dataset_BUSI_with_GT/{benign,malignant}/benign (1).png, benign (1)_mask.png, benign"
-            " (1)_mask_1.png, ..."
-        ),
+        layout="Dataset_BUSI_with_GT/{benign,malignant}/benign (1).png, benign (1)_mask.png,"
+        " benign (1)_mask_1.png, ...",
         licence="free for research",
         homepage="https://scholar.cu.edu.eg/?q=afahmy/pages/dataset",
         citation="Al-Dhabyani et al., Data in Brief 28:104863, 2020, doi:10.1016/j.dib.2019.104863",
@@ -206,12 +176,11 @@ DATASETS: dict[str, Source] = {
 
 
 def source_of(name: str, root: Path) -> Source:
-    """The catalog's row of that name; for any other name, a row made from the folder's own
-    `dataset.json`.
-    """
+    """The row of that name; for any other name, one made from the folder's own `dataset.json`."""
     if name in DATASETS:
         return DATASETS[name]
-    if not (root / "dataset.json").is_file():
+    path = root / "dataset.json"
+    if not path.is_file():
         known = ", ".join(DATASETS)
         raise UserError(
             f"{root} has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout;"
@@ -221,85 +190,74 @@ def source_of(name: str, root: Path) -> Source:
         )
     values = readers.description(root)
     if "channel_names" in values:
-        return _own(readers.nnunet, root, values, values["channel_names"])
+        return _described(readers.nnunet, path, values.get("labels"), values["channel_names"])
     if "training" in values:
-        return _own(readers.decathlon, root, values, values.get("modality", {"0": "image"}))
-    raise UserError(
-        f"{root / 'dataset.json'} has neither channel_names (nnU-Net v2) nor training (Decathlon)"
-    )
+        channels = values.get("modality", {"0": "image"})
+        return _described(readers.decathlon, path, values.get("labels"), channels)
+    raise UserError(f"{path} has neither channel_names (nnU-Net v2) nor training (Decathlon)")
 
 
 def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     """A row's recipe with a user's changes (those that are not None), checked."""
+    changes = {key: value for key, value in overrides.items() if value is not None}
     try:
-        recipe = replace(
-            recipe, **{key: value for key, value in overrides.items() if value is not None}
-        )
+        recipe = replace(recipe, **changes)
     except TypeError:
-        raise UserError(
-            f"unknown setting in {sorted(overrides)}; choose from {', '.join(asdict(recipe))}"
-        ) from None
-    for key in ("spacing", "size", "crop"):
+        allowed = ", ".join(asdict(recipe))
+        raise UserError(f"unknown setting in {sorted(overrides)}; choose from {allowed}") from None
+    for key, length in (("spacing", 3), ("size", 2), ("crop", 3)):
         values = getattr(recipe, key)
-        if values is not None and (
-            len(values) != (2 if key == "size" else 3) or not all(v > 0 for v in values)
-        ):
-            raise UserError(
-                f"{key} must be {2 if key == 'size' else 3} positive numbers; got {values}"
-            )
+        if values is not None and (len(values) != length or not all(v > 0 for v in values)):
+            raise UserError(f"{key} must be {length} positive numbers; got {values}")
     if recipe.window is not None and not recipe.window[0] < recipe.window[1]:
         raise UserError(f"window must be two rising numbers; got {recipe.window}")
     check_range("axis", recipe.axis, 0, 2)
     return recipe
 
 
-def _own(reader: Reader, root: Path, values: dict[str, Any], channels: Any) -> Source:
-    """A user's own data set. Labels are `name: number` or `name: [numbers]` (nnU-Net), or `number:
-    name` (Decathlon).
-    """
-    labels = values.get("labels")
+def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source:
+    """A user's own data set, as its `dataset.json` describes it."""
     if not isinstance(labels, dict) or not isinstance(channels, dict) or not channels:
-        raise UserError(
-            f"{root / 'dataset.json'} must have labels and channels (channel_names or modality) as"
-            " objects"
-        )
-    try:
-        if all(str(key).isdigit() for key in labels):
-            labels = {str(name): int(key) for key, name in labels.items()}
-        parts = {
-            name: tuple(map(int, v if isinstance(v, list) else [v])) for name, v in labels.items()
-        }
-    except (TypeError, ValueError):
-        raise UserError(
-            f"{root / 'dataset.json'}: labels must be whole numbers or lists of them; got {labels}"
-        ) from None
+        needed = "labels and channels (channel_names or modality)"
+        raise UserError(f"{path} must have {needed} as objects")
     if not all(str(key).isdigit() for key in channels):
-        raise UserError(
-            f'{root / "dataset.json"}: channels must be numbered, as in {{"0": "CT"}}; got'
-            f" {channels}"
-        )
-    ignore = parts.pop("ignore", (None,))[0]
-    used = sorted({value for v in parts.values() for value in v} - {0})
-    if len(used) >= 255:
-        raise UserError(
-            f"{root / 'dataset.json'} names {len(used)} foreground labels; at most 254 can be"
-            " stored"
-        )
+        raise UserError(f'{path}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
+    numbers = _label_numbers(path, labels)
+    ignore = numbers.pop("ignore", (None,))[0]
+    used = sorted({raw for group in numbers.values() for raw in group} - {0})
     if not used:
-        raise UserError(f"{root / 'dataset.json'} names no foreground label; got {labels}")
+        raise UserError(f"{path} names no foreground label; got {labels}")
+    if len(used) >= 255:
+        raise UserError(f"{path} names {len(used)} foreground labels; at most 254 can be stored")
+
     codes = {0: 0} | {raw: k for k, raw in enumerate(used, start=1)}
-    single = {v[0]: name for name, v in parts.items() if len(v) == 1}
+    names = {group[0]: name for name, group in numbers.items() if len(group) == 1}
+    regions = {}
     # Once a label is a list, nnU-Net takes all of them for regions, the numbers among them too.
-    by_region = any(isinstance(v, list) for v in labels.values())
-    regions = {
-        name: tuple(codes[raw] for raw in v) for name, v in parts.items() if by_region and v != (0,)
-    }
+    if any(isinstance(value, list) for value in labels.values()):
+        for name, group in numbers.items():
+            if group != (0,):
+                regions[name] = tuple(codes[raw] for raw in group)
     return Source(
         reader,
-        classes=tuple(single.get(raw, f"label {raw}") for raw in used),
+        classes=tuple(names.get(raw, f"label {raw}") for raw in used),
         codes=codes,
         ignore=ignore,
         regions=regions,
         patients_named=False,
         channels=tuple(str(channels[key]) for key in sorted(channels, key=int)),
     )
+
+
+def _label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """From `name: number`, `name: [numbers]` (nnU-Net) or `number: name` (Decathlon)."""
+    numbers = {}
+    swapped = all(str(key).isdigit() for key in labels)
+    try:
+        for key, value in labels.items():
+            name, group = (str(value), [key]) if swapped else (key, value)
+            numbers[name] = tuple(map(int, group if isinstance(group, list) else [group]))
+    except (TypeError, ValueError):
+        allowed = "whole numbers or lists of them"
+        raise UserError(f"{path}: labels must be {allowed}; got {labels}") from None
+    return numbers

@@ -1,6 +1,4 @@
-"""Which way a slice is shown: turned to lie as radiologists read it, with the letters of
-its edges.
-"""
+"""How a slice is shown: turned as radiologists read it, with the letters of its edges."""
 
 from __future__ import annotations
 
@@ -10,16 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-OTHER = dict(zip("RLAPSI", "LRPAIS", strict=True))
+OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
 
 
 def edges(info: Mapping[str, Any]) -> dict[str, Any]:
-    """How a slice must be turned to lie as radiologists read it, and which way its edges then
-    point.
+    """Which axes of a slice must be flipped, and which way its edges then point.
 
-    Front or head up, and the patient's right (or, from the side, front) on the left. `info` is the
-    content of `cases.json`. Where the data do not say how they lie, they are shown as stored, and
-    there are no letters.
+    Front or head is up; the patient's right (or, from the side, front) is on the left. `info` is
+    the content of `cases.json`. Data of unknown orientation are shown as stored, without letters.
 
     >>> edges({"orientation": "RAS", "settings": {"recipe": {"axis": 0}}})
     {'flip': [True, True], 'top': 'A', 'left': 'R', 'bottom': 'P', 'right': 'L'}
@@ -28,28 +24,21 @@ def edges(info: Mapping[str, Any]) -> dict[str, Any]:
     if not code:
         return {"flip": [False, False]}
     order = [0, 1, 2]  # x, y, z
-    order.append(
-        order.pop(2 - info["settings"]["recipe"]["axis"])
-    )  # as preparation turns the slicing axis to the front
-    across, down = code[order[0]], code[order[1]]  # which way the voxels of a row, and the rows, go
-    flip = [down in "ASR", across in "RAS"]
-    bottom, right = (
-        OTHER[letter] if turned else letter
-        for letter, turned in zip((down, across), flip, strict=True)
-    )
-    return {
-        "flip": flip,
-        "top": OTHER[bottom],
-        "left": OTHER[right],
-        "bottom": bottom,
-        "right": right,
-    }
+    order.append(order.pop(2 - info["settings"]["recipe"]["axis"]))  # as preparation does
+    right, bottom = code[order[0]], code[order[1]]  # where the voxels of a row, and the rows, go
+    flip = [bottom in "ASR", right in "RAS"]
+    if flip[0]:
+        bottom = OPPOSITE[bottom]
+    if flip[1]:
+        right = OPPOSITE[right]
+    top, left = OPPOSITE[bottom], OPPOSITE[right]
+    return {"flip": flip, "top": top, "left": left, "bottom": bottom, "right": right}
 
 
 def turned(picture: NDArray[Any], flip: Sequence[bool]) -> NDArray[Any]:
-    """A slice (H, W) with its rows, its columns or both the other way round, as `edges` says.
+    """A slice (H, W) with its rows, its columns or both reversed, as `edges` says.
 
     >>> turned(np.array([[1, 2], [3, 4]]), [True, False]).tolist()
     [[3, 4], [1, 2]]
     """
-    return np.flip(picture, tuple(axis for axis, other_way in enumerate(flip) if other_way))
+    return np.flip(picture, tuple(np.flatnonzero(flip)))

@@ -1,10 +1,10 @@
-"""A synthetic data set: 3D cases with three structures, drawn from a seed, for demonstrations and
-tests.
+"""A synthetic data set for demonstrations and tests: 3D cases with three structures, from a seed.
 
-A large irregular `body` holds a `core` of almost the same intensity; a small elongated `satellite`
-lies beside them. The image shows the true boundaries through partial volume, bias field and noise.
-The label is what a rater drew: the same boundaries, shifted at random by about a voxel. So the
-image does not settle the label near a boundary, and a network that is sure there is overconfident.
+A large irregular `body` contains a `core` of almost the same intensity; a small elongated
+`satellite` is beside them. The image shows the true boundaries through partial volume, bias field
+and noise. The label is what a rater drew: the same boundaries, shifted at random by about a voxel.
+So the image does not determine the label near a boundary, and a network that is sure there is
+overconfident.
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ CLASSES = ("body", "core", "satellite")
 SMALLEST = (4, 24, 24)
 """The smallest (D, H, W) in which every structure has room."""
 
+# Intensities of background, body, core and satellite: a row per channel, repeated after four.
 _CONTRAST = np.array(
     [[250, 500, 570, 640], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]]
 )
-"""Intensities of background, body, core and satellite; the rows are taken in turn by the channels.
-"""
+# All in voxels:
+_SLIP = (0.9, 1.0, 0.7)  # random error of a rater at each structure, largest at low contrast
+_HABIT = 0.5  # how much larger or smaller than true a rater draws a whole structure
+_FURTHEST = 2.0  # no rater is further away from the true boundary
+_EDGE = 0.3  # scale of a logistic edge: from 16 % to 84 % over one voxel
 
-_SLIP = (0.9, 1.0, 0.7)
-"""How far raters stray from each structure's boundary, in voxels; furthest where the contrast is
-lowest.
-"""
-
-_HABIT = 0.5  # how much larger or smaller than true a rater draws a whole structure, in voxels
-_FURTHEST = 2.0  # no rater strays further, in voxels
-_EDGE = 0.3  # scale of a logistic edge in voxels: from 16 % to 84 % over one voxel
 _NOISE = 28.0
 _N_WAVES = 24
 
@@ -77,7 +73,7 @@ def phantom(
     n_channels: int = 1,
     rater: int = 0,
 ) -> Phantom:
-    """One case, the same for the same arguments; another `rater` labels the same image anew.
+    """One case, the same for the same arguments; another `rater` draws another label.
 
     >>> case = phantom(3, n_channels=2)
     >>> case.id, case.image.shape, np.unique(case.label).tolist()
@@ -89,14 +85,12 @@ def phantom(
     rng = np.random.default_rng([seed, index])
     in_plane, thickness = round(rng.uniform(0.8, 1.2), 2), round(rng.uniform(2.5, 3.5), 2)
     steps = (thickness / in_plane, 1.0, 1.0)  # distances below are in in-plane voxels
-    axes: list[Array] = [
-        np.linspace(1 - n, n - 1, n) * step / 2 for n, step in zip(size, steps, strict=True)
-    ]
-    half = np.array([n * step / 2 for n, step in zip(size, steps, strict=True)])
+    pairs = [*zip(size, steps, strict=True)]
+    axes: list[Array] = [np.linspace(1 - n, n - 1, n) * step / 2 for n, step in pairs]
+    half = np.array([n * step / 2 for n, step in pairs])
     truth = _boundaries(rng, axes, half)
-    image = np.stack(
-        [_channel(rng, _CONTRAST[c % len(_CONTRAST)], truth, axes, half) for c in range(n_channels)]
-    )
+    contrasts = [_CONTRAST[c % len(_CONTRAST)] for c in range(n_channels)]
+    image = np.stack([_channel(rng, contrast, truth, axes, half) for contrast in contrasts])
     # Seeds [a, b] and [a, b, 0] are the same to numpy, hence the 1.
     label = _drawn(np.random.default_rng([seed, index, rater + 1]), truth, axes)
     return Phantom(f"phantom_{index:03d}", image, label, (thickness, in_plane, in_plane))
@@ -113,8 +107,7 @@ def _check(size: tuple[int, int, int], n_channels: int, seed: int) -> None:
 def _boundaries(rng: Rng, axes: Sequence[Array], half: Array) -> Array:
     """The true structures as signed distances (3, D, H, W), in voxels, negative inside.
 
-    Centres and radii are fractions of the volume's half extents, so that the scene fits a volume of
-    any shape."""
+    Centres and radii are fractions of the volume's half extents, so that they fit any shape."""
     angle = rng.uniform(0, 2 * np.pi)
     away = np.array([0.0, np.sin(angle), np.cos(angle)])  # from body to satellite
     centre = rng.uniform(-0.1, 0.1, 3) - 0.22 * away
@@ -126,9 +119,8 @@ def _boundaries(rng: Rng, axes: Sequence[Array], half: Array) -> Array:
     aside *= rng.uniform(0.2, 0.55) / np.linalg.norm(aside)
     within = centre + turn @ (radii * aside)
     core_turn = _turn(*rng.normal(0, 0.4, 3)) @ turn
-    core = _blob(
-        rng, axes, half, within, radii * rng.uniform(0.48, 0.64, 3), core_turn, roughness=0.14
-    )
+    core_radii = radii * rng.uniform(0.48, 0.64, 3)
+    core = _blob(rng, axes, half, within, core_radii, core_turn, roughness=0.14)
 
     beside = 0.66 * away + (rng.uniform(-0.3, 0.3), 0, 0)
     long_and_thin = rng.uniform((0.36, 0.34, 0.17), (0.5, 0.46, 0.22))
@@ -153,14 +145,11 @@ def _blob(
     *,
     roughness: float,
 ) -> Array:
-    """Signed distance to an ellipsoid whose surface is dented and bulged by a smooth random
-    field.
-    """
-    # A blob of two voxels' radius around a voxel's centre cannot fall between the slices. The small
-    # step aside keeps the distance defined at that voxel.
-    near = [
-        axis[np.abs(axis - c).argmin()] + 0.1 for axis, c in zip(axes, centre * half, strict=True)
-    ]
+    """Signed distance to an ellipsoid with a rough surface, from a smooth random field."""
+    # A blob of two voxels' radius around a voxel's centre cannot fall between the slices. The
+    # distance is not defined at the centre itself, hence 0.1.
+    pairs = zip(axes, centre * half, strict=True)
+    near = [axis[np.abs(axis - c).argmin()] + 0.1 for axis, c in pairs]
     radii = np.maximum(radii, 2 / np.array([half[0], half[1:].min(), half[1:].min()]))
     form = np.diag(1 / half) @ turn @ np.diag(radii**-2) @ turn.T @ np.diag(1 / half)
     # The surface is d'Fd = 1 at offsets d from the centre. With r = sqrt(d'Fd), distance is (r -
@@ -179,32 +168,25 @@ def _blob(
 
 
 def _field(rng: Rng, axes: Sequence[Array], length: Array) -> Array:
-    """A smooth random field (D, H, W) of mean 0 and variance 1 that forgets itself over `length`
-    voxels per axis.
+    """A smooth random field (D, H, W) of mean 0, variance 1 and correlation exp(-d²/2 length²).
 
-    It is a sum of random waves; normal wave numbers give it the Gaussian correlation exp(-d²/2
-    length²)."""
+    It is a sum of random waves, whose normal wave numbers give the Gaussian correlation."""
     waves = rng.standard_normal((3, _N_WAVES)) / length[:, None]
     phase = rng.uniform(0, 2 * np.pi, _N_WAVES)
     z, y, x = (np.exp(1j * np.outer(axis, wave)) for axis, wave in zip(axes, waves, strict=True))
     # A wave is a product over the axes, so that only D + H + W exponentials are needed.
     planes = z[:, None] * (y * np.exp(1j * phase))  # (D, H, waves)
+    left = np.concatenate([planes.real, planes.imag], -1)
+    right = np.concatenate([x.real, -x.imag], -1)
     # Not `@`: its threads would cost more than they save here, many times more on a busy machine.
-    total = np.einsum(
-        "dhw,xw->dhx",
-        np.concatenate([planes.real, planes.imag], -1),
-        np.concatenate([x.real, -x.imag], -1),
-    )
-    field: Array = total * np.sqrt(2 / _N_WAVES)
+    field: Array = np.einsum("dhw,xw->dhx", left, right) * np.sqrt(2 / _N_WAVES)
     return field
 
 
 def _channel(
     rng: Rng, contrast: NDArray[np.int64], truth: Array, axes: Sequence[Array], half: Array
 ) -> NDArray[np.float32]:
-    """One channel of the image: tissues mixed at their edges, texture, bias field, then Rician
-    noise as in MRI.
-    """
+    """One channel: tissues mixed at their edges, texture, bias field, Rician noise as in MRI."""
     tissue = contrast * rng.normal(1, 0.1) + rng.normal(0, 8, contrast.shape)
     image = np.full(truth.shape[1:], tissue[0])
     for distance, intensity in zip(truth, tissue[1:], strict=True):
@@ -212,28 +194,25 @@ def _channel(
     image += 18 * _field(rng, axes, half / 4)
     image *= np.exp(0.12 * _field(rng, axes, 1.5 * half))
     real, imaginary = rng.normal(0, _NOISE, (2, *image.shape))
-    # Whole numbers, as scanners store them; this also hides the last bits, in which machines
-    # differ.
+    # Whole numbers, as scanners store them. The last bits, in which machines differ, are lost.
     magnitude: Array = np.hypot(image + real, imaginary)
     return magnitude.round().astype(np.float32)
 
 
 def _drawn(rng: Rng, truth: Array, axes: Sequence[Array]) -> NDArray[np.uint8]:
-    """A rater's label map (D, H, W): each boundary shifted by a smooth random field and by the
-    rater's habit of the day.
-    """
+    """A rater's label map (D, H, W): each boundary shifted by a smooth field and by a constant."""
     label = np.zeros(truth.shape[1:], np.uint8)
-    hearts = [_heart(truth, k) for k in range(len(truth))]
+    deepest = [_deepest(truth, k) for k in range(len(truth))]
     for k, distance in enumerate(truth):
         shift = _SLIP[k] * _field(rng, axes, np.full(3, 4.0)) + _HABIT * rng.standard_normal()
-        # Raters agree on the heart of each structure, so that no class is ever lost: not its own,
-        # and none drawn before it.
-        reach = min(_FURTHEST, 0.75 * min(abs(float(distance[heart])) for heart in hearts[: k + 1]))
+        # Raters agree on the deepest voxel of each structure drawn so far, so no class is lost.
+        clear = min(abs(float(distance[voxel])) for voxel in deepest[: k + 1])
+        reach = min(_FURTHEST, 0.75 * clear)
         label[distance + shift.clip(-reach, reach) < 0] = k + 1
     return label
 
 
-def _heart(truth: Array, k: int) -> tuple[int, ...]:
+def _deepest(truth: Array, k: int) -> tuple[int, ...]:
     """The voxel deepest in a structure and furthest from those drawn over it."""
     clear = np.maximum(truth[k], (-truth[k + 1 :]).max(0, initial=-np.inf))
     return tuple(int(i) for i in np.unravel_index(clear.argmin(), clear.shape))

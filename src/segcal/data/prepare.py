@@ -1,8 +1,8 @@
 """A raw data set -> `cases/<name>/`, whole or not at all.
 
-Cases are written into a hidden folder beside the target, each with its record; when all are there
-the folder takes its name. An interrupted run finds them there and goes on; a run that fails removes
-them."""
+Cases are written into a hidden folder beside the target, each with its record. When all are there,
+the folder gets its name. An interrupted run continues from them; a run that fails removes them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import SimpleITK as sitk
 
-from segcal import __version__
+from segcal import __version__, folders
 from segcal.data import splits
 from segcal.data.case import prepare_case
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
@@ -28,22 +29,15 @@ from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
 from segcal.data.readers import RawCase
 from segcal.folders import (
-    FORMAT,
-    IGNORED,
     CaseSet,
     StoppedError,
     array_path,
     changed,
-    content_checksum,
-    fingerprint,
-    open_cases,
-    read_json,
-    whole_or_not,
+    is_case_set,
+    write_cases,
     write_json,
 )
-from segcal.types import UserError, check_range
-
-Progress = Callable[[int, int], None]
+from segcal.types import Progress, UserError, check_range
 
 
 @dataclass(frozen=True)
@@ -56,20 +50,17 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _RawSet:
+    """A raw data set and how it will be prepared."""
+
     name: str
     root: Path
     target: Path
     source: Source
     recipe: Recipe
-    raw: list[RawCase]
-    settings: dict[str, Any]  # as they stand in cases.json
-    turn: str | None  # the orientation that all cases get
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """What cases of an interrupted try must share with this one to be taken over."""
-        return self.settings | {"turn": self.turn, "segcal": __version__, "format": FORMAT}
+    cases: list[RawCase]
+    settings: dict[str, Any]  # as in cases.json
+    orientation: str | None  # that most cases have; the others are turned to it
 
 
 def prepare(
@@ -88,11 +79,10 @@ def prepare(
     shape: tuple[int, int, int] = (16, 64, 64),
     **recipe: Any,
 ) -> Prepared:
-    """Prepare a data set for training; doing it again with the same settings and sources is a
-    no-op.
+    """Prepare a data set for training; does nothing if settings and sources are as before.
 
     `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded.
-    Keyword arguments named as fields of `Recipe` override the row; files give the split, and which
+    Keyword arguments named as fields of `Recipe` override the row. Files give the split, and which
     cases are of one patient. `n_cases` and `shape` are for the built-in `phantom`, which needs no
     `root`."""
     if not name or Path(name).name != name or name.startswith("."):
@@ -104,175 +94,158 @@ def prepare(
             root = Path(scratch)
             settings["phantom"] = {"n_cases": n_cases, "shape": list(shape)}
             _write_phantoms(root, n_cases, seed, shape)
-        job = _job(name, root, to, (split_file, patients_file), settings, recipe)
-        if (job.target / "cases.json").is_file() and not again:
-            return _existing(job)
-        with whole_or_not(job.target, job.key) as folder:
-            records, left_out = _all_cases(job, folder, workers, progress)
-            write_json(folder / "cases.json", _info(job, records, left_out, split_file))
-            _tidy(folder, set(records))
-    return Prepared(open_cases(job.target), left_out, fresh=True)
+        raw = _raw_set(name, root, to, split_file, patients_file, settings, recipe)
+        if is_case_set(raw.target) and not again:
+            return _existing(raw)
+
+        # An interrupted run is continued only if it had the same key.
+        key = {"turn": raw.orientation, "segcal": __version__, "format": folders.FORMAT}
+        with folders.whole_or_not(raw.target, raw.settings | key) as folder:
+            records, left_out = _all_cases(raw, folder, workers, progress)
+            write_cases(folder, _info(raw, records, left_out))
+            for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
+                if path.name.rsplit(".", 2)[0] not in records:
+                    path.unlink()
+    return Prepared(folders.open_cases(raw.target), left_out, fresh=True)
 
 
 def _write_phantoms(folder: Path, n_cases: int, seed: int, shape: tuple[int, int, int]) -> None:
     try:
         write_layout("msd", folder, n_cases=n_cases, seed=seed, size=shape)
     except (OSError, RuntimeError):
-        raise UserError(
-            f"cannot write phantoms to {folder}; make room there or set TMPDIR"
-        ) from None
+        message = f"cannot write phantoms to {folder}; make room there or set TMPDIR"
+        raise UserError(message) from None
 
 
-def _tidy(folder: Path, ids: set[str]) -> None:
-    """Remove what an interrupted earlier try left of cases that are no longer there."""
-    for path in folder.glob("*.npy"):
-        if path.name.rsplit(".", 2)[0] not in ids:
-            path.unlink()
-
-
-Files = tuple[Path | None, Path | None]  # split, patients
-
-
-def _job(
+def _raw_set(
     name: str,
     root: Path | None,
     to: Path,
-    files: Files,
+    split_file: Path | None,
+    patients_file: Path | None,
     settings: dict[str, Any],
-    recipe: dict[str, Any],
-) -> _Job:
-    split_file, patients_file = files
+    overrides: dict[str, Any],
+) -> _RawSet:
+    """List the raw cases, and check everything that can be checked before images are read."""
     if root is None:
         raise UserError(f"say where the raw data of {name} is, with --from")
     if not root.is_dir():
-        raise UserError(
-            f"there is no folder {root}; --from takes the data set's folder as downloaded and"
-            " unpacked"
-        )
-    root = Path(os.path.normpath(root))  # as the paths that readers find in it
+        raise UserError(f"there is no folder {root}; --from takes the data set's unpacked folder")
+    root = Path(os.path.normpath(root))  # as in the paths that readers return
     source = source_of(name, root)
-    used = changed_recipe(source.recipe, recipe)
-    raw = source.reader(root)
-    if not raw:
-        raise UserError(
-            f"found no case in {root}; expected"
-            f" {source.layout or 'imagesTr and labelsTr beside dataset.json'}"
-        )
-    twice = [id for id, n in Counter(case.id for case in raw).items() if n > 1]
-    if twice:
-        raise UserError(
-            f"{root} has two cases named {twice[0]!r}; every case needs a name of its own"
-        )
-    _check_apart(root, to / name)
+    recipe = changed_recipe(source.recipe, overrides)
+    cases = source.reader(root)
+    if not cases:
+        layout = source.layout or "imagesTr and labelsTr beside dataset.json"
+        raise UserError(f"found no case in {root}; expected {layout}")
+    id, n_times = Counter(case.id for case in cases).most_common(1)[0]
+    if n_times > 1:
+        raise UserError(f"{root} has two cases named {id!r}; every case needs a name of its own")
+    _check_target(root, to / name)
+
     if patients_file is not None:
-        settings = settings | {
-            "patients": splits.patients_from_file(patients_file, {case.id for case in raw})
-        }
-        raw = [replace(case, patient=settings["patients"].get(case.id, case.id)) for case in raw]
-    about: dict[str, Any] = {
+        patients = splits.patients_from_file(patients_file, {case.id for case in cases})
+        settings = settings | {"patients": patients}
+        cases = [replace(case, patient=patients.get(case.id, case.id)) for case in cases]
+    meaning = {
         "classes": source.classes,
         "codes": list((source.codes or {}).items()),
         "ignore": source.ignore,
+        "regions": source.regions,
+        "channels": source.channels,
     }
-    about |= {"regions": source.regions, "channels": source.channels}
-    settings = settings | {"recipe": asdict(used), "source": about}
+    settings = settings | {"recipe": asdict(recipe), "source": meaning}
     if split_file is not None:
-        settings["splits"] = splits.from_file(split_file, {c.id: c.patient for c in raw}, set())
+        patient_of = {case.id: case.patient for case in cases}
+        settings["splits"] = splits.from_file(split_file, patient_of)
     settings = json.loads(json.dumps(settings))  # as it will be read back
-    return _Job(name, root, to / name, source, used, raw, settings, _orientation(raw))
+    codes = Counter(orientation(case.images[0]) for case in cases if case.images)
+    del codes[None]
+    common = codes.most_common(1)[0][0] if codes else None
+    return _RawSet(name, root, to / name, source, recipe, cases, settings, common)
 
 
-def _check_apart(root: Path, target: Path) -> None:
-    """Raise rather than let preparation replace a folder of the user's."""
+def _check_target(root: Path, target: Path) -> None:
+    """Raise if preparation would replace one of the user's folders."""
     here, there = root.resolve(), target.resolve()
-    if here == there or here.is_relative_to(there) or there.is_relative_to(here):
+    if here.is_relative_to(there) or there.is_relative_to(here):
         raise UserError(f"{target} and the raw data in {root} overlap; choose another --to")
-    if target.exists() and not (target / "cases.json").is_file():
-        raise UserError(
-            f"{target} exists and is not a prepared data set; choose another name or --to"
-        )
+    if target.exists() and not is_case_set(target):
+        problem = f"{target} exists and is not a prepared data set"
+        raise UserError(f"{problem}; choose another name or --to")
 
 
-def _orientation(raw: list[RawCase]) -> str | None:
-    """The orientation that most cases have; the others are turned to it."""
-    codes = Counter(code for case in raw if case.images and (code := orientation(case.images[0])))
-    return codes.most_common(1)[0][0] if codes else None
-
-
-def _existing(job: _Job) -> Prepared:
-    """The data set as it stands, if settings, sources and arrays are still the same."""
-    cases = open_cases(job.target)
-    old, new = cases.info["settings"], job.settings
+def _existing(raw: _RawSet) -> Prepared:
+    """The data set as it is on disk, if settings, sources and arrays are still the same."""
+    cases = folders.open_cases(raw.target)
+    old, new = cases.info["settings"], raw.settings
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
-        raise UserError(
-            f"{job.target} was prepared with another {', '.join(differ)}; --again replaces it,"
-            " another --to keeps both"
-        )
-    moved = [] if "phantom" in job.settings else _moved(job, cases)
-    if moved:
-        listed = ", ".join(moved[:5]) + (f" and {len(moved) - 5} more" if len(moved) > 5 else "")
-        raise UserError(
-            f"sources of {job.target} have changed since it was prepared ({listed}); --again"
-            " prepares it anew"
-        )
+        problem = f"{raw.target} was prepared with another {', '.join(differ)}"
+        raise UserError(f"{problem}; --again replaces it, another --to keeps both")
+    if changes := _changes(raw, cases):
+        listed = ", ".join(changes[:5])
+        if len(changes) > 5:
+            listed += f" and {len(changes) - 5} more"
+        problem = f"sources of {raw.target} have changed since it was prepared ({listed})"
+        raise UserError(f"{problem}; --again prepares it again")
     for id in cases.ids:
         for kind, size in cases.case(id)["bytes"].items():
             path = array_path(cases.root, id, kind)
             if not path.is_file() or path.stat().st_size != size:
-                raise UserError(f"{path} is missing or damaged; --again prepares the data set anew")
+                raise UserError(f"{path} is missing or damaged; --again prepares the data again")
     return Prepared(cases, cases.info["left_out"], fresh=False)
 
 
-def _moved(job: _Job, cases: CaseSet) -> list[str]:
-    """Cases that came or went, and files that are no longer what they were."""
-    named = {case.id for case in job.raw}
-    known = {path: mark for id in cases.ids for path, mark in cases.case(id)["sources"].items()}
-    known |= cases.info["left_out_sources"]
-    found = sorted(named ^ {*cases.ids, *cases.info["left_out"]})
-    return found + [path for path, mark in known.items() if changed(job.root / path, mark)]
+def _changes(raw: _RawSet, cases: CaseSet) -> list[str]:
+    """Cases that were added or removed, and files whose content has changed."""
+    if "phantom" in raw.settings:
+        return []
+    marks: dict[str, Any] = {}
+    for id in cases.ids:
+        marks |= cases.case(id)["sources"]
+    marks |= cases.info["left_out_sources"]
+    ids = {case.id for case in raw.cases} ^ {*cases.ids, *cases.info["left_out"]}
+    return sorted(ids) + [path for path, mark in marks.items() if changed(raw.root / path, mark)]
 
 
 def _all_cases(
-    job: _Job, folder: Path, workers: int, progress: Progress | None
+    raw: _RawSet, folder: Path, workers: int, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The records of all cases, and why the broken ones are left out."""
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    for done, (id, result) in enumerate(_each_case(job, folder, workers), start=1):
-        if isinstance(result, UserError):
-            if not job.settings["skip_broken"]:
-                raise UserError(f"{result}; mend it, or leave case {id} out with --skip-broken")
-            left_out[id] = str(result)
+    for done, (id, outcome) in enumerate(_each_case(raw, folder, workers), start=1):
+        if isinstance(outcome, UserError):
+            if not raw.settings["skip_broken"]:
+                raise UserError(f"{outcome}; mend it, or leave case {id} out with --skip-broken")
+            left_out[id] = str(outcome)
         else:
-            records[id] = result
+            records[id] = outcome
         if progress is not None:
-            progress(done, len(job.raw))
+            progress(done, len(raw.cases))
     if not records:
-        raise UserError(
-            f"every case of {job.root} is broken; the first: {next(iter(left_out.values()))}"
-        )
+        first = next(iter(left_out.values()))
+        raise UserError(f"every case of {raw.root} is broken; the first: {first}")
     return dict(sorted(records.items())), dict(sorted(left_out.items()))
 
 
 def _each_case(
-    job: _Job, folder: Path, workers: int
+    raw: _RawSet, folder: Path, workers: int
 ) -> Iterator[tuple[str, dict[str, Any] | UserError]]:
-    """Prepare case after case, here or in processes; memory is bounded by one case per worker."""
-    tasks = [(case, job.source, job.recipe, job.turn, job.root, folder) for case in job.raw]
+    """Prepare every case, here or in processes; memory is bounded by one case per worker."""
+    work = partial(_one_case, raw.root, folder, raw.source, raw.recipe, raw.orientation)
     if workers == 1:
-        yield from ((task[0].id, _one_case(*task)) for task in tasks)
+        yield from ((case.id, work(case)) for case in raw.cases)
         return
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), _one_thread)
+    pool = ProcessPoolExecutor(min(workers, len(raw.cases)), get_context("spawn"), _one_thread)
     try:
-        futures = {pool.submit(_one_case, *task): task[0].id for task in tasks}
+        futures = {pool.submit(work, case): case.id for case in raw.cases}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool:
-        raise StoppedError(
-            "a worker was killed, probably for lack of memory; run again with fewer --workers to"
-            " go on"
-        ) from None
+        reason = "a worker was killed, probably for lack of memory"
+        raise StoppedError(f"{reason}; run again with fewer --workers to continue") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -282,14 +255,14 @@ def _one_thread() -> None:
 
 
 def _one_case(
-    case: RawCase, source: Source, recipe: Recipe, turn: str | None, root: Path, folder: Path
+    root: Path, folder: Path, source: Source, recipe: Recipe, turn: str | None, case: RawCase
 ) -> dict[str, Any] | UserError:
     path = folder / f"{case.id}.record.json"
-    known = read_json(path)
-    if known is not None and not any(
-        changed(root / source_path, mark) for source_path, mark in known["sources"].items()
-    ):
-        return dict(known)
+    record: dict[str, Any] | None = folders.read_json(path)
+    if record is not None:
+        marks = record["sources"].items()
+        if not any(changed(root / source_path, mark) for source_path, mark in marks):
+            return record
     try:
         record = prepare_case(case, source, recipe, turn, root, folder)
     except UserError as error:
@@ -298,48 +271,44 @@ def _one_case(
     return record
 
 
-def _info(
-    job: _Job, records: dict[str, Any], left_out: dict[str, str], split_file: Path | None
-) -> dict[str, Any]:
-    """What `cases.json` says."""
+def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
+    """The content of `cases.json`."""
+    source = raw.source
     patient_of = {id: record["patient"] for id, record in records.items()}
-    broken = [case for case in job.raw if case.id in left_out]
-    if split_file is not None:
-        folds = splits.from_file(
-            split_file, patient_of, {name for case in broken for name in (case.id, case.patient)}
-        )
-    elif job.source.leave_one_out:
+    if "splits" in raw.settings:
+        folds = splits.among(raw.settings["splits"], set(records))
+    elif source.leave_one_out:
         folds = splits.leave_one_out(patient_of)
     else:
-        folds = [splits.by_patient(patient_of, job.source.split, job.settings["seed"])]
+        folds = [splits.by_patient(patient_of, source.split, raw.settings["seed"])]
     return {
-        "format": FORMAT,
+        "format": folders.FORMAT,
         "segcal": __version__,
-        "name": job.name,
-        "classes": job.source.classes,
-        "regions": job.source.regions,
-        "channels": job.source.channels,
-        "ignored_label": IGNORED,
-        "keep_empty": job.recipe.keep_empty,
-        "checksum": content_checksum(records, job.source.classes, folds),
-        "settings": job.settings,
+        "name": raw.name,
+        "classes": source.classes,
+        "regions": source.regions,
+        "channels": source.channels,
+        "ignored_label": folders.IGNORED,
+        "keep_empty": raw.recipe.keep_empty,
+        "checksum": folders.content_checksum(records, source.classes, folds),
+        "settings": raw.settings,
         "splits": folds,
-        "patients_known": job.source.patients_named or "patients" in job.settings,
-        "orientation": job.turn,
+        "patients_known": source.patients_named or "patients" in raw.settings,
+        "orientation": raw.orientation,
         "left_out": left_out,
-        "left_out_sources": {
-            path: mark for case in broken for path, mark in _marks(case, job.root).items()
-        },
+        "left_out_sources": _marks([case for case in raw.cases if case.id in left_out], raw.root),
         "cases": records,
     }
 
 
-def _marks(case: RawCase, root: Path) -> dict[str, Any]:
-    """The fingerprints of a broken case's files, `None` for those that are not there."""
+def _marks(broken: list[RawCase], root: Path) -> dict[str, Any]:
+    """The fingerprints of the files of broken cases, `None` for a missing file."""
     marks: dict[str, Any] = {}
-    for path in (*case.images, *case.labels):
-        try:
-            marks[str(path.relative_to(root))] = fingerprint(path)
-        except UserError:
-            marks[str(path.relative_to(root))] = None
+    for case in broken:
+        for path in (*case.images, *case.labels):
+            try:
+                mark = folders.fingerprint(path)
+            except UserError:
+                mark = None
+            marks[str(path.relative_to(root))] = mark
     return marks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +14,10 @@ from segcal.folders import IGNORED, CaseSet, SliceFile
 from segcal.types import IGNORE, UserError
 
 OPEN_CASES = 64
-"""How many cases are kept mapped: each takes two of a process's file descriptors, which may be as
-few as 256.
-"""
+"""How many cases stay mapped: each takes two file descriptors, and a process may have only 256."""
 
 GAIN, BIAS, SHIFT = 0.1, 0.05, 0.05
-"""How far augmentation goes: intensities times 1 ± GAIN, plus ± BIAS; moved by ± SHIFT of the
-height and width.
-"""
-
-
-Scalar = TypeVar("Scalar", np.float32, np.uint8)
+"""Augmentation: intensities times 1 ± GAIN, plus ± BIAS; moved by ± SHIFT of height and width."""
 
 
 class Slices(Dataset[tuple[Tensor, Tensor]]):
@@ -32,7 +25,7 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
 
     Reading an item reads that slice alone. Ignored voxels are labelled `IGNORE`. Smaller slices are
     padded at the bottom and right to `shape`, the largest height and width of the split, with image
-    0 and label `IGNORE`, so that they batch.
+    0 and label `IGNORE`.
 
     `keep_empty=False` leaves out slices without foreground; by default they are left out of `train`
     alone, where the data set's recipe says so. `augment=True` multiplies each channel's intensities
@@ -52,84 +45,65 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         self.cases, self.split, self.fold, self.augment = cases, split, fold, augment
         if keep_empty is None:
             keep_empty = split != "train" or bool(cases.info.get("keep_empty", True))
-        ids = cases.split(split, fold)
-        self._files = {id: _files(cases, id) for id in ids}
-        shapes = {id: label.shape for id, (_, label) in self._files.items()}
-        self._places = [
-            (id, s)
-            for id, (n_slices, _, _) in shapes.items()
-            for s in (range(n_slices) if keep_empty else _foreground_slices(cases, id, n_slices))
-        ]
+        self._files = {id: _files(cases, id) for id in cases.split(split, fold)}
+        self._places: list[tuple[str, int]] = []
+        height = width = 0
+        for id, (_, label) in self._files.items():
+            n_slices, h, w = label.shape
+            height, width = max(height, h), max(width, w)
+            kept = range(n_slices) if keep_empty else _foreground_slices(cases, id, n_slices)
+            self._places += [(id, s) for s in kept]
         if not self._places:
-            why = (
-                "no slice with foreground; keep the empty ones"
-                if ids
-                else "no cases; choose another split or fold"
-            )
+            why = "no cases; choose another split or fold"
+            if self._files:
+                why = "no slice with foreground; keep the empty ones"
             raise UserError(f"split {split!r} of {cases.name} (fold {fold}) has {why}")
-        self.shape = (max(h for _, h, _ in shapes.values()), max(w for _, _, w in shapes.values()))
+        self.shape = (height, width)
         self._open: dict[str, tuple[NDArray[np.float32], NDArray[np.uint8]]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        id, s = self._places[index]
-        image, label = self._stored(id, s)
-        shift = (0, 0)
-        if self.augment:
-            image = _other_intensities(image)
-            shift = _small_shift(self.shape)
-        return (
-            torch.from_numpy(_placed(image, self.shape, shift, outside=0.0)),
-            torch.from_numpy(_with_ignore(_placed(label, self.shape, shift, outside=IGNORED))),
-        )
+        image, label = self.batch([index])
+        return image[0], label[0]
 
     def batch(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        """Several items as one batch (N, C, H, W) and (N, H, W), written in place: half the time of
-        stacking items.
-        """
-        if self.augment:
-            images, labels = zip(*(self[i] for i in indices), strict=True)
-            return torch.stack(images), torch.stack(labels)
-        n_channels = len(self.cases.channels)
-        image, label = (
-            torch.zeros(len(indices), n_channels, *self.shape),
-            torch.full((len(indices), *self.shape), IGNORE),
-        )
-        into_image, into_label = image.numpy(), label.numpy()
-        for place, index in enumerate(indices):
-            id, s = self._places[index]
-            one_image, one_label = self._stored(id, s)
-            h, w = one_label.shape
-            into_image[place, :, :h, :w] = one_image
-            into_label[place, :h, :w] = one_label
+        """Several items as one batch (N, C, H, W) and (N, H, W): half the time of stacking them."""
+        n = len(indices)
+        image = torch.zeros(n, len(self.cases.channels), *self.shape)
+        label = torch.full((n, *self.shape), IGNORE)
+        for index, into_image, into_label in zip(
+            indices, image.numpy(), label.numpy(), strict=True
+        ):
+            one_image, one_label = self._stored(*self._places[index])
+            shift = (0, 0)
+            if self.augment:
+                one_image = _other_intensities(one_image)
+                shift = _small_shift(self.shape)
+            inside, part = _overlap(one_label.shape, self.shape, shift)
+            into_image[inside] = one_image[part]
+            into_label[inside] = one_label[part]
         return image, label.masked_fill_(label == IGNORED, IGNORE)
 
     def _stored(self, id: str, s: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """A slice (C, h, w) and its label map (h, w): from a map that stays open, or read if there
-        are enough of those.
-        """
+        """A slice (C, h, w) and its label map (h, w), from a map or, if too many are open, read."""
         if id not in self._open:
             if len(self._open) == OPEN_CASES:
                 image, label = self._files[id]
                 return image.read(s), label.read(s)
-            # As plain arrays over the same memory: indexing NumPy's memmap class costs five times
-            # as much.
+            # Indexing NumPy's memmap class takes five times as long as an array of that memory.
             self._open[id] = np.asarray(self.cases.image(id)), np.asarray(self.cases.label(id))
         images, labels = self._open[id]
         return images[s], labels[s]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickled map is the whole volume; each worker process of a DataLoader opens its own
-        # instead.
+        # A pickled map is the whole volume; each worker of a DataLoader opens its own instead.
         return self.__dict__ | {"_open": {}}
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """Slices by the batch: an item is what a list of indices and a seed for augmentation
-    ask for.
-    """
+    """Slices by the batch: an item is given by a list of indices and a seed for augmentation."""
 
     def __init__(self, slices: Slices) -> None:
         self.slices = slices
@@ -144,19 +118,14 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 
 def volume(cases: CaseSet, id: str) -> tuple[Tensor, Tensor]:
-    """A whole case: the image (D, C, H, W) float32 and the label map (D, H, W) int64, with
-    `IGNORE`.
-    """
+    """A whole case: image (D, C, H, W) float32 and label map (D, H, W) int64, with `IGNORE`."""
     _files(cases, id)  # raises if they do not fit together
-    return torch.from_numpy(np.array(cases.image(id))), torch.from_numpy(
-        _with_ignore(cases.label(id))
-    )
+    label = torch.from_numpy(np.array(cases.label(id), dtype=np.int64))
+    return torch.from_numpy(np.array(cases.image(id))), label.masked_fill_(label == IGNORED, IGNORE)
 
 
 def _files(cases: CaseSet, id: str) -> tuple[SliceFile, SliceFile]:
-    """The image (D, C, H, W) and label map (D, H, W) of a case, of which the headers alone are
-    read.
-    """
+    """The files of the image (D, C, H, W) and the label map (D, H, W), from their headers."""
     cases.case(id)  # raises for an unknown id
     image, label = cases.image(id), cases.label(id)
     fits = image.ndim == 4 and label.shape == (image.shape[0], *image.shape[2:])
@@ -170,52 +139,33 @@ def _files(cases: CaseSet, id: str) -> tuple[SliceFile, SliceFile]:
 
 
 def _foreground_slices(cases: CaseSet, id: str, n_slices: int) -> list[int]:
-    """The slices with a foreground voxel, as the case's record says; counted where it does not."""
-    known: list[int] | None = cases.case(id).get("foreground_slices")
-    if known is None:
-        return [
-            s for s, label in enumerate(cases.label(id)) if ((label > 0) & (label != IGNORED)).any()
-        ]
-    if not all(0 <= s < n_slices for s in known):
-        raise UserError(
-            f"case {id!r} of {cases.name} has {n_slices} slices, but cases.json lists others; "
-            "prepare the data set again with --again"
-        )
-    return known
+    """The slices with a foreground voxel, from the case's record."""
+    slices: list[int] | None = cases.case(id).get("foreground_slices")
+    if slices is None or not all(0 <= s < n_slices for s in slices):
+        problem = f"the record of case {id!r} of {cases.name} does not fit its {n_slices} slices"
+        raise UserError(f"{problem}; prepare the data set again with --again")
+    return slices
 
 
-def _with_ignore(label: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Stored labels as the losses and metrics expect them.
+def _overlap(
+    size: tuple[int, ...], shape: tuple[int, int], shift: tuple[int, int]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The part of a frame that an array covers when moved by `shift`, and that part of the array.
 
-    >>> _with_ignore(np.array([0, 3, 255], dtype=np.uint8))
-    array([   0,    3, -100])
-    """
-    out = np.array(label, dtype=np.int64)
-    ignored = label == IGNORED
-    if ignored.any():  # rarely, and assigning to a mask is slow even when it is empty
-        out[ignored] = IGNORE
-    return out
-
-
-def _placed(
-    array: NDArray[Scalar], shape: tuple[int, int], shift: tuple[int, int], outside: float
-) -> NDArray[Scalar]:
-    """The array (..., h, w) in one of (..., *shape), moved down and right by `shift`.
-
-    >>> _placed(np.array([[1, 2], [3, 4]]), (2, 3), (1, -1), outside=0)
+    >>> frame, array = np.zeros((2, 3), int), np.array([[1, 2], [3, 4]])
+    >>> inside, part = _overlap(array.shape, frame.shape, (1, -1))
+    >>> frame[inside] = array[part]
+    >>> frame
     array([[0, 0, 0],
            [2, 0, 0]])
     """
-    if array.shape[-2:] == shape and shift == (0, 0):
-        return np.array(array)  # the usual case, three times as fast as the general one
-    out = np.full((*array.shape[:-2], *shape), outside, dtype=array.dtype)
-    window, source = [], []
-    for size, room, move in zip(array.shape[-2:], shape, shift, strict=True):
-        first, last = max(move, 0), max(min(size + move, room), 0)
-        window.append(slice(first, last))
-        source.append(slice(first - move, last - move))
-    out[..., window[0], window[1]] = array[..., source[0], source[1]]
-    return out
+    inside: list[Any] = [...]
+    part: list[Any] = [...]
+    for n, room, move in zip(size, shape, shift, strict=True):
+        first, last = max(move, 0), max(min(n + move, room), 0)
+        inside.append(slice(first, last))
+        part.append(slice(first - move, last - move))
+    return tuple(inside), tuple(part)
 
 
 def _other_intensities(image: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -225,7 +175,6 @@ def _other_intensities(image: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _small_shift(shape: tuple[int, int]) -> tuple[int, int]:
-    down, right = (
-        int(torch.randint(-reach, reach + 1, ())) for reach in (int(SHIFT * size) for size in shape)
-    )
+    reach = [int(SHIFT * size) for size in shape]
+    down, right = (int(torch.randint(-n, n + 1, ())) for n in reach)
     return down, right

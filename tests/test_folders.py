@@ -1,0 +1,100 @@
+"""One owner for our files: names, the schema of scores, and locks."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segcal.folders import (
+    COLUMNS,
+    BusyError,
+    alone,
+    read_bins,
+    read_scores,
+    write_bins,
+    write_json,
+    write_run,
+    write_scores,
+)
+from segcal.folders.scores import VERSION_1
+from segcal.types import UserError
+
+SOURCE = Path(__file__).parents[1] / "src" / "segcal"
+NAMES = (
+    *("scores.csv", "log.csv", "run.json", "bins.json", "cells.json", "cases.json", "plan.json"),
+    *("selection.json", "packed.json", "last.ckpt", "best.safetensors", "last.safetensors"),
+)
+SPELLED = re.compile(rf"[\"'/]({'|'.join(map(re.escape, NAMES))})[\"']|[\"']checkpoints[\"']")
+
+
+def test_only_folders_spells_file_names():
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name != "folders":
+            assert not SPELLED.findall(path.read_text()), path.relative_to(SOURCE)
+
+
+def test_a_spelled_name_would_be_seen():
+    assert SPELLED.findall('root / "scores.csv"')
+    assert SPELLED.findall("root / 'checkpoints' / name")
+    assert SPELLED.findall('glob("runs/*/run.json")')
+    assert not SPELLED.findall('"""Rows of scores.csv."""')
+
+
+def row(**values):
+    return dict.fromkeys(COLUMNS, "") | {"metric": "ece", "value": 0.5} | values
+
+
+def run_json(root, **facts):
+    settings = {"training": {"epochs": 1}}
+    write_run(root, {"id": "x", "status": "finished", "settings": settings, "data": {}} | facts)
+
+
+def test_scores_are_read_as_they_were_written(tmp_path):
+    rows = [row(case="a", value=1 / 3), row(case="b", weights="last", voxels="reference")]
+    write_scores(tmp_path, [dict(reversed(one.items())) for one in rows])  # in any order of columns
+    assert read_scores(tmp_path) == rows
+    assert [list(one) for one in read_scores(tmp_path)] == [list(COLUMNS)] * 2
+    with pytest.raises(KeyError):
+        write_scores(tmp_path, [{"case": "a"}])
+
+
+@pytest.mark.parametrize(("facts", "weights"), [({"best": {}}, "best"), ({"last": {}}, "last")])
+def test_scores_of_version_1_get_their_weights_and_voxels(tmp_path, facts, weights):
+    run_json(tmp_path, **facts)
+    old = [dict.fromkeys(VERSION_1, "") | {"metric": m, "value": 0.5} for m in ("dice", "ece")]
+    lines = [",".join(VERSION_1), *(",".join(str(v) for v in one.values()) for one in old)]
+    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
+    assert [(r["weights"], r["voxels"]) for r in read_scores(tmp_path)] == [
+        (weights, ""),
+        (weights, "reference"),
+    ]
+
+
+def test_scores_that_are_no_numbers_are_refused(tmp_path):
+    write_scores(tmp_path, [row(value="many")])
+    with pytest.raises(UserError, match="holds values that are not numbers; run segcal evaluate"):
+        read_scores(tmp_path)
+
+
+def test_bins_without_weights_get_those_of_their_run(tmp_path):
+    run_json(tmp_path, last={})
+    assert read_bins(tmp_path) == []
+    write_bins(tmp_path, ["background", "a"], [{"split": "test"}])
+    assert read_bins(tmp_path) == [{"weights": "last", "split": "test"}]
+    write_json(tmp_path / "bins.json", [1])
+    with pytest.raises(UserError, match="bins.json is damaged; run segcal evaluate --again"):
+        read_bins(tmp_path)
+
+
+def test_a_lock_is_taken_once_and_released_when_its_holder_dies(tmp_path):
+    with alone(tmp_path / "run"), pytest.raises(BusyError), alone(tmp_path / "run"):
+        pass
+    code = (
+        "import os, sys; from pathlib import Path; from segcal.folders import alone\n"
+        "with alone(Path(sys.argv[1])): os._exit(1)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=False)
+    with alone(tmp_path / "run"):
+        pass
