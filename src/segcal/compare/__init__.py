@@ -1,20 +1,14 @@
-"""Finished runs read together: which are the same contender, which setting stands for it, and what
-each scored.
+"""Finished runs read together: contenders, the setting that each is compared with, and scores.
 
-Runs that differ only in seed, fold or a setting that the paper tunes are one *contender*. Of the
-tuned settings the one with the best mean validation Dice in a fold stands for it there; its test
-split has no say. Tables, ranks and figures are functions of `Results`."""
+Runs that differ only in seed, fold or a setting that the paper tunes are one *contender*. In each
+fold it is compared with the setting that has the best mean validation Dice; test cases do not take
+part in the choice. Tables, ranks and figures are functions of `Results`."""
 
+from segcal.compare.contenders import Contender
+from segcal.compare.names import MAIN_NETWORK, Settings, network_label, setting_text
 from segcal.compare.packing import pack
-from segcal.compare.reading import COLUMNS, IGNORED_SETTINGS, read_results
-from segcal.compare.records import MAIN_NETWORK, Contender, Results
+from segcal.compare.reading import read_results
+from segcal.compare.records import Results
 
-__all__ = [
-    "COLUMNS",
-    "IGNORED_SETTINGS",
-    "MAIN_NETWORK",
-    "Contender",
-    "Results",
-    "pack",
-    "read_results",
-]
+__all__ = ["MAIN_NETWORK", "Contender", "Results", "Settings", "network_label", "pack"]
+__all__ += ["read_results", "setting_text"]

@@ -1,63 +1,55 @@
-"""The rule by which a setting stands for its contender: in each fold the one with the best mean
-validation Dice over seeds.
+"""The choice of a setting: in each fold the one with the best mean validation Dice over seeds.
 
-Every fold chooses for itself, since the validation cases of one are test cases of others.
-"""
+Every fold chooses for itself, because its validation cases are test cases of other folds."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-Infos = Mapping[str, Mapping[str, Any]]  # run.json of each run
+from segcal.compare.names import Settings, setting_text
+from segcal.types import UserError
+
+Infos = Mapping[str, Mapping[str, Any]]  # the content of each run's record
+Tried = Mapping[Settings, Sequence[str]]  # the runs of each setting
 
 
-def by_fold(tried: Mapping[str, Sequence[str]], infos: Infos) -> dict[int, dict[str, list[str]]]:
+def by_fold(tried: Tried, infos: Infos) -> dict[int, dict[Settings, list[str]]]:
     """The runs of each setting, fold by fold."""
-    found: dict[int, dict[str, list[str]]] = {}
-    for text, names in tried.items():
+    folds: dict[int, dict[Settings, list[str]]] = {}
+    for settings, names in tried.items():
         for name in names:
-            found.setdefault(infos[name]["settings"]["fold"], {}).setdefault(text, []).append(name)
-    return dict(sorted(found.items()))
+            fold = folds.setdefault(infos[name]["settings"]["fold"], {})
+            fold.setdefault(settings, []).append(name)
+    return dict(sorted(folds.items()))
 
 
-def with_all_seeds(tried: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def with_all_seeds(tried: Mapping[Settings, list[str]]) -> dict[Settings, list[str]]:
     """The settings of a fold without those that lack a seed which others have."""
     most = max(map(len, tried.values()))
-    return {text: names for text, names in tried.items() if len(names) == most}
+    return {settings: names for settings, names in tried.items() if len(names) == most}
 
 
-def mean_dice(tried: Mapping[str, Sequence[str]], infos: Infos) -> dict[str, float]:
-    """The mean validation Dice of each setting."""
-    return {
-        text: float(np.mean([infos[name]["best"]["val_dice"] for name in names]))
-        for text, names in tried.items()
-    }
+def mean_dice(tried: Tried, infos: Infos, weights: str = "best") -> dict[Settings, float]:
+    """The mean validation Dice of each setting; NaN if its runs have none."""
+    means = {}
+    for settings, names in tried.items():
+        values = [infos[name].get(weights, {}).get("val_dice", math.nan) for name in names]
+        means[settings] = float(np.mean(values))
+    return means
 
 
-def best(means: Mapping[str, float]) -> str:
-    """The setting with the highest mean; of equals the first, and one that is no number only where
-    all are none.
-
-    >>> best({"alpha=0.1": 0.7, "alpha=0.2": 0.8, "alpha=0.3": math.nan})
-    'alpha=0.2'
-    """
-    return max(means, key=lambda text: -1.0 if math.isnan(means[text]) else means[text])
-
-
-def as_text(chosen: Mapping[int, str]) -> str:
-    """What the folds chose, to be printed: one setting, or each with the number of its folds.
-
-    >>> as_text({0: "margin=5", 1: "margin=5"})
-    'margin=5'
-    >>> as_text({0: "margin=5", 1: "margin=8", 2: "margin=8"})
-    'margin=8 (2 folds), margin=5 (1 fold)'
-    """
-    counts = Counter(chosen.values()).most_common()
-    if len(counts) == 1:
-        return counts[0][0]
-    return ", ".join(f"{text} ({n} {'fold' if n == 1 else 'folds'})" for text, n in counts)
+def best(tried: Tried, infos: Infos, weights: str) -> Settings:
+    """The setting with the highest mean; the first of equals, and NaN only if all are."""
+    names = [name for group in tried.values() for name in group]
+    if len(tried) > 1 and not all(weights in infos[name] for name in names):
+        texts = ", ".join(map(setting_text, tried))
+        raise UserError(
+            f"{', '.join(names)} have no validation Dice to choose one of {texts}; name the runs"
+            " of one setting"
+        )
+    means = mean_dice(tried, infos, weights)
+    return max(means, key=lambda settings: -1.0 if math.isnan(means[settings]) else means[settings])

@@ -1,4 +1,4 @@
-"""What is compared, and what it scored: values that tables, ranks and figures are functions of."""
+"""`Results`: contenders and their scores, the value that tables, ranks and figures start from."""
 
 from __future__ import annotations
 
@@ -12,51 +12,24 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
-from segcal.folders import found, read_json
+from segcal.compare.bins import added, bins_of
+from segcal.compare.contenders import Contender
+from segcal.compare.names import MAIN_NETWORK
 from segcal.metrics import METRICS
 from segcal.types import UserError, check_choice
 
-MAIN_NETWORK = "unet"
-
-
-@dataclass(frozen=True)
-class Contender:
-    """What is compared: a loss on a network and a data set, at the setting that validation
-    chose.
-    """
-
-    key: str  # "mbls", "mbls penalty=l2", "transunet mbls"
-    label: str  # "MbLS", "MbLS (penalty l2)", "MbLS, TransUNet"
-    dataset: str
-    network: str
-    method: str
-    # the chosen one: "margin=10", "margin=8 (5 folds), margin=5 (2 folds)"; empty where nothing is
-    # tuned
-    setting: str
-    runs: tuple[str, ...]  # of the setting chosen in each fold: one per seed and fold
-    tried: Mapping[str, float]  # every setting that was run, with its mean validation Dice
-    runs_tried: Mapping[str, tuple[str, ...]]  # and its runs
-
-    @property
-    def variant(self) -> str:
-        """What sets it apart from the plain method: "penalty=l2"; empty for the method with its
-        defaults.
-        """
-        return self.key.removeprefix(f"{self.network} ").removeprefix(self.method).strip()
+DEFAULT_VOXELS = ("reference", "")  # of calibration scores, and of the others
+CONDITION = ["split", "corruption", "calibrator"]
 
 
 @dataclass(frozen=True)
 class Results:
     """Scores and bins of some runs, read once."""
 
-    scores: pd.DataFrame  # scores.csv of all runs, with contender, seed, fold, patient and chosen
+    scores: pd.DataFrame  # of all runs, with contender, chosen, seed, fold and patient
     contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
-    runs: Mapping[
-        str, dict[str, Any]
-    ]  # run.json of each, with "folder", and "patients" (None if unknown)
-    failed: Mapping[str, str] = field(
-        default_factory=dict
-    )  # cells of a study that are left out, and why
+    runs: Mapping[str, dict[str, Any]]  # records, with "folder", and "patients" (None if unknown)
+    failed: Mapping[str, str] = field(default_factory=dict)  # cells that are left out, and why
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -65,64 +38,71 @@ class Results:
 
     def on(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
         """The contenders on a data set, and on a network if named."""
-        return tuple(
-            c for c in self.contenders if c.dataset == dataset and network in (None, c.network)
-        )
+        there = (c for c in self.contenders if c.dataset == dataset)
+        return tuple(c for c in there if network in (None, c.network))
 
-    def main(self, dataset: str) -> tuple[Contender, ...]:
-        """The contenders of the main tables: on the main network, each method as it is, or its
-        variants if only they ran.
-        """
-        here = self.on(dataset, MAIN_NETWORK) or self.on(dataset, self.on(dataset)[0].network)
-        plain = {c.method for c in here if not c.variant}
-        return tuple(c for c in here if not c.variant or c.method not in plain)
+    def main(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
+        """The contenders of the main tables, or those on another network by the same rule.
+
+        Methods on the main network, and ensembles. Each has its default settings and the best
+        weights, or what there is without these."""
+        everything = self.on(dataset)
+        used = [c.network for c in everything]
+        first = MAIN_NETWORK if MAIN_NETWORK in used else used[0]
+        main = []
+        for c in everything:
+            there = c.network == (network or first) or (network is None and c.members > 1)
+            same = [o for o in everything if _kind(o) == _kind(c)]
+            defaults = [o for o in same if not o.variant] or same
+            best = [o for o in defaults if o.variant == c.variant and o.weights == "best"]
+            if there and c in (best or defaults):
+                main.append(c)
+        return tuple(main)
 
     def data(self, dataset: str) -> dict[str, Any]:
-        """What the runs remember of a data set: classes, regions, recipe."""
-        data: dict[str, Any] = next(
-            r["data"] for r in self.runs.values() if r["data"]["name"] == dataset
-        )
+        """What the runs recorded of a data set: classes, regions, recipe."""
+        records = (info["data"] for info in self.runs.values())
+        data: dict[str, Any] = next(record for record in records if record["name"] == dataset)
         return data
 
+    def classes(self, dataset: str) -> list[str]:
+        """The classes of a data set, the background first."""
+        return ["background", *self.data(dataset)["classes"]]
+
     def mean_class(self, dataset: str) -> str:
-        """The class whose row is the mean over foreground classes; over regions where the data set
-        is scored by regions.
-        """
+        """The class whose rows are means over foreground classes, or over regions if it has any."""
         return "mean (region)" if self.data(dataset)["regions"] else "mean"
 
     def overall_class(self, dataset: str, metric: str) -> str:
-        """The class whose row sums a metric up: `all` for calibration, which knows no regions, else
-        the mean.
-        """
+        """The class whose rows sum a metric up: `all` for calibration, else the mean."""
         return "all" if METRICS[metric].of == "bins" else self.mean_class(dataset)
 
     def rows(self, **condition: str) -> pd.DataFrame:
-        """The rows of the chosen runs under one condition (`split`, `corruption`, `calibrator`),
-        pooled ones left out.
-        """
-        return self._parts[3].get(_under(**condition), self.scores.iloc[:0])
+        """The rows of the chosen runs under a condition (`split`, `corruption`, `calibrator`).
+
+        Pooled scores are left out, and calibration scores of other than reference voxels."""
+        return self._parts[len(CONDITION)].get(_under(**condition), self.scores.iloc[:0])
 
     @cached_property
     def _parts(self) -> dict[int, dict[tuple[str, ...], pd.DataFrame]]:
-        """Rows by condition (3 texts), and by condition and what was measured (6 texts).
+        """Rows by condition, and by condition and what was measured.
 
-        Tables ask for the same parts again and again, and to find them by comparing texts would
-        take most of their time."""
-        used = self.scores[self.scores["chosen"] & (self.scores["case"] != "pooled")]
-        columns = ["split", "corruption", "calibrator", "dataset", "metric", "class"]
-        return {
-            n: {tuple(map(str, key)): rows for key, rows in used.groupby(columns[:n])}
-            for n in (3, 6)
-        }
+        Tables ask for the same parts many times; to search by text takes most of their time."""
+        used = self.scores["chosen"] & (self.scores["case"] != "pooled")
+        rows = self.scores[used & self.scores["voxels"].isin(DEFAULT_VOXELS)]
+        parts = {}
+        for columns in (CONDITION, [*CONDITION, "dataset", "metric", "class"]):
+            groups = rows.groupby(columns)
+            parts[len(columns)] = {tuple(map(str, key)): part for key, part in groups}
+        return parts
 
     def per_case(self, dataset: str, metric: str, kind: str, **condition: str) -> pd.DataFrame:
-        """Values of a metric, a row per case and a column per contender that has them in all its
-        runs; means over seeds.
+        """Values of a metric: a row per case, a column per contender that has them in all its runs.
 
-        NaN where there is no value. A surface distance is none where an object was missed or
-        invented, be it in one of several seeds or, for the mean over classes, in one of several
-        classes: else missing one would look like success. Where some seeds rightly leave out an
-        object that others invent, with a Dice of 0, theirs is 1 in the mean."""
+        Means over seeds; NaN where there is no value. A surface distance has none if one seed, or
+        for the mean over classes one class, missed or invented the object: otherwise missing it
+        would look like success. If some seeds rightly leave out an object that others invent, with
+        a Dice of 0, they count as 1 in the mean."""
         table = self._mean_over_seeds(dataset, metric, kind, condition)
         if METRICS[metric].of == "surfaces" and metric != "missed":
             table = table.mask(self._mean_over_seeds(dataset, "missed", kind, condition) > 0)
@@ -131,44 +111,34 @@ class Results:
     def _mean_over_seeds(
         self, dataset: str, metric: str, kind: str, condition: Mapping[str, str]
     ) -> pd.DataFrame:
-        rows = self._parts[6].get(
-            (*_under(**condition), dataset, metric, kind), self.scores.iloc[:0]
-        )
+        key = (*_under(**condition), dataset, metric, kind)
+        rows = self._parts[len(key)].get(key, self.scores.iloc[:0])
         if METRICS[metric].of == "confusion":
-            best = rows.groupby(["case", "contender"])["value"].transform(
-                "max"
-            )  # over seeds; NaN if none has a value
+            # over seeds; NaN if none has a value
+            best = rows.groupby(["case", "contender"])["value"].transform("max")
             rows = rows.assign(value=rows["value"].mask(rows["value"].isna() & (best == 0), 1.0))
-        table = rows.pivot_table(
-            index="case",
-            columns="contender",
-            values="value",
-            aggfunc="mean",
-            dropna=False,
-            sort=True,
-        )
-        found = set(rows["run"])
-        return table[[c.key for c in self.on(dataset) if found.issuperset(c.runs)]]
+        by = {"index": "case", "columns": "contender", "values": "value"}
+        table = rows.pivot_table(**by, aggfunc="mean", dropna=False, sort=True)
+        scored = _scored(rows)
+        return table[[c.key for c in self.on(dataset) if _missing(c, scored) == []]]
 
     def lacking(self, contenders: Sequence[Contender], **condition: str) -> tuple[str, ...]:
-        """The runs of contenders that were not scored under a condition, such as
-        `calibrator="ts"`.
-        """
-        found = set(self.rows(**condition)["run"])
-        return tuple(run for c in contenders for run in c.runs if run not in found)
+        """The runs of contenders that were not scored under a condition such as a calibrator."""
+        scored = _scored(self.rows(**condition))
+        return tuple(run for c in contenders for run in _missing(c, scored))
 
     def require(self, contenders: Sequence[Contender], *, calibrator: str) -> None:
         """Raise unless all were scored with a calibrator; empty for none."""
         check_choice("calibrator", calibrator, ("", *CALIBRATORS))
-        for run in self.lacking(contenders, calibrator=calibrator):
-            how = (
-                f"segcal calibrate {self.runs[run]['folder']} --with {calibrator}"
-                if calibrator
-                else "segcal evaluate on it"
-            )
-            raise UserError(
-                f"{run} has no test scores{calibrator and f' with {calibrator}'}; run {how} first"
-            )
+        for c in contenders:
+            for run in self.lacking([c], calibrator=calibrator):
+                option = "" if c.weights == "best" else f" --weights {c.weights}"
+                command, scores = f"segcal evaluate{option} on it", "test scores"
+                if calibrator:
+                    folder = self.runs[run]["folder"]
+                    command = f"segcal calibrate {folder} --with {calibrator}{option}"
+                    scores = f"test scores with {calibrator}"
+                raise UserError(f"{run} has no {scores}; run {command} first")
 
     def patients(self, dataset: str) -> pd.Series[str]:
         """The patient of each test case."""
@@ -183,64 +153,30 @@ class Results:
         corruption: str = "",
         calibrator: str = "",
     ) -> dict[str, Any]:
-        """Reliability bins of a contender, its seeds and folds added up: arrays under `top` (B,)
-        and `per_class` (K, B).
+        """Reliability bins, seeds and folds added: arrays under `top` (B,) and `per_class` (K, B).
 
-        Also `mean_logits` (true class, logit), `voxels` per true class, and the names of the
-        `classes`."""
-        what = {"split": split, "corruption": corruption, "calibrator": calibrator}
+        Also `mean_logits` (true class, logit), `voxels` per true class, and the `classes`."""
+        condition = dict(zip(CONDITION, (split, corruption, calibrator), strict=True))
         total: dict[str, Any] = {}
         for run in contender.runs:
-            part = _bins(Path(self.runs[run]["folder"]) / "bins.json", run, what)
-            total = _added(total, part) if total else part
-        sums = total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None]
-        return total | {"mean_logits": sums, "classes": self.classes(contender.dataset)}
-
-    def classes(self, dataset: str) -> list[str]:
-        """The classes of a data set, the background first."""
-        return ["background", *self.data(dataset)["classes"]]
+            root = Path(self.runs[run]["folder"])
+            part = bins_of(run, root, condition | {"weights": contender.weights})
+            total = added(total, part) if total else part
+        logits = total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None]
+        return total | {"mean_logits": logits, "classes": self.classes(contender.dataset)}
 
 
-def _bins(path: Path, run: str, what: Mapping[str, str]) -> dict[str, Any]:
-    """One entry of `bins.json` as arrays; mean logits times voxels, so that they add."""
-    value, real = read_json(path), found(path)
-    if value is None and real is not None:
-        raise UserError(f"{real} is damaged; run segcal evaluate --again on {run}")
-    try:
-        entries = (value or {"entries": []})["entries"]
-        entry = next((e for e in entries if all(e[k] == v for k, v in what.items())), None)
-        part: dict[str, Any] = {}
-        if entry is not None:
-            kinds = [kind for kind in ("top", "per_class", "fine") if kind in entry]
-            part = {
-                kind: {k: np.array(v, dtype=float) for k, v in entry[kind].items()}
-                for kind in kinds
-            }
-            part["voxels"] = np.array(entry["voxels"], dtype=float)
-            part["mean_logits"] = np.array(entry["mean_logits"]) * part["voxels"][:, None]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise UserError(f"{path} is damaged; run segcal evaluate --again on {run}") from None
-    if not part:
-        missing = ", ".join(f"{k} {v}" for k, v in what.items() if v)
-        raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
-    return part
+def _kind(c: Contender) -> tuple[str, str, int]:
+    """Contenders of one kind differ in variant or weights only."""
+    return c.method, c.network, c.members
 
 
-def _added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """What both have, added; fine bins of different number, from different versions, are
-    left out.
-    """
-    total: dict[str, Any] = {}
-    for key, mine in a.items():
-        if (
-            isinstance(mine, dict)
-            and key in b
-            and all(mine[part].shape == b[key][part].shape for part in mine)
-        ):
-            total[key] = {part: mine[part] + b[key][part] for part in mine}
-        elif not isinstance(mine, dict):
-            total[key] = mine + b[key]
-    return total
+def _scored(rows: pd.DataFrame) -> set[tuple[str, str]]:
+    return set(rows[["contender", "run"]].drop_duplicates().itertuples(index=False, name=None))
+
+
+def _missing(c: Contender, scored: set[tuple[str, str]]) -> list[str]:
+    return [run for run in c.runs if (c.key, run) not in scored]
 
 
 def _under(

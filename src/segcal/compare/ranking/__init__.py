@@ -1,9 +1,8 @@
-"""Who is better, and how sure is that: ranks, intervals over patients, paired tests, and how stable
-a first place is.
+"""Which contender is better, and how certain that is.
 
-Values come as tables with a row per case and a column per contender. Which way is better stands in
-`METRICS`, what no value counts as in `no_value`: nothing rewards a missed object, or an invented
-one."""
+Ranks, intervals over patients, paired tests, and how stable a first place is. Values come as tables
+with a row per case and a column per contender. `METRICS` says which direction is better, `no_value`
+what a missing value counts as: nothing rewards a missed or an invented object."""
 
 from __future__ import annotations
 
@@ -19,57 +18,36 @@ from segcal.compare.ranking.pairs import SIGNIFICANT, SignedRank, holm, pairwise
 from segcal.compare.ranking.ranks import mean_case_rank, ranks, sum_rank
 from segcal.types import UserError, check_choice
 
-__all__ = [
-    "MAIN",
-    "SIGNIFICANT",
-    "Ranking",
-    "SignedRank",
-    "bootstrap_means",
-    "counted",
-    "credited",
-    "holm",
-]
-__all__ += [
-    "main_values",
-    "mean_case_rank",
-    "pairwise",
-    "rank_results",
-    "ranks",
-    "signed_rank",
-    "stability",
-    "sum_rank",
-]
+__all__ = ["MAIN", "SIGNIFICANT", "Ranking", "SignedRank", "bootstrap_means", "counted", "credited"]
+__all__ += ["holm", "main_values", "mean_case_rank", "pairwise", "rank_results", "ranks"]
+__all__ += ["signed_rank", "stability", "sum_rank"]
 
 MAIN = ("dice", "asd", "ece", "cece")
 """The metrics that the paper ranks by."""
 
+Tables = Mapping[str, pd.DataFrame]  # by metric
+
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Who is better on one data set: everything above for the main contenders and metrics."""
+    """The ranking of the main contenders on one data set, by the main metrics."""
 
     dataset: str
     calibrator: str
     contenders: tuple[Contender, ...]
-    values: Mapping[
-        str, pd.DataFrame
-    ]  # per metric: cases x contenders, as they compare: `main_values`
+    values: Tables  # cases x contenders, as `main_values` gives them
     patients: pd.Series[str]  # the patient of each case
-    means: Mapping[
-        str, pd.DataFrame
-    ]  # per metric: mean, low and high of each contender, over the cases it has
+    means: Tables  # mean, low and high of each contender, over the cases for which it has a value
     sum_rank: pd.DataFrame  # columns (data set, metric), sum, rank
     case_rank: pd.DataFrame  # columns of metrics, mean, rank
     stability: pd.DataFrame  # columns of metrics, overall
-    pairwise: Mapping[str, pd.DataFrame]  # per metric: a, b, difference, p, p_holm, better, n, note
+    pairwise: Tables  # a, b, difference, p, p_holm, better, n, note
 
 
 def rank_results(
     results: Results, dataset: str, *, calibrator: str = "", n: int = 2000, seed: int = 0
 ) -> Ranking:
-    """Rank the main contenders on a data set, as they are or after a calibrator; needs at least
-    two.
-    """
+    """Rank the main contenders on a data set, at least two, without or with a calibrator."""
     check_choice("data set", dataset, results.datasets)
     contenders = results.main(dataset)
     if len(contenders) < 2:
@@ -77,25 +55,25 @@ def rank_results(
             f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another"
             " to rank them"
         )
-    own = _own_values(results, dataset, calibrator)
-    values = _as_they_compare(results, dataset, calibrator, own)
+    printed = _printed_values(results, dataset, calibrator)
+    values = _credited_values(results, dataset, calibrator, printed)
     patients = results.patients(dataset).reindex(values["dice"].index)
     some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
     if not some:
+        metrics = ", ".join(values)
         raise UserError(
-            f"no contender on {dataset} has a value of {', '.join(values)}; there is nothing to"
-            " rank"
+            f"no contender on {dataset} has a value of {metrics}; there is nothing to rank"
         )
+    means = {m: bootstrap_means(table, patients, n=n, seed=seed) for m, table in printed.items()}
+    order = {(dataset, metric): counted(table, metric).mean() for metric, table in some.items()}
     return Ranking(
         dataset,
         calibrator,
         contenders,
         values,
         patients,
-        {metric: bootstrap_means(table, patients, n=n, seed=seed) for metric, table in own.items()},
-        sum_rank(
-            {(dataset, metric): counted(table, metric).mean() for metric, table in some.items()}
-        ),
+        means,
+        sum_rank(order),
         mean_case_rank(some),
         stability(some, patients, n=n, seed=seed),
         {metric: pairwise(table, metric, patients) for metric, table in some.items()},
@@ -103,27 +81,27 @@ def rank_results(
 
 
 def main_values(results: Results, dataset: str, *, calibrator: str = "") -> dict[str, pd.DataFrame]:
-    """Per main metric the values of the main contenders on each case, means over classes; all must
-    have them.
+    """Per main metric the values of the main contenders on each case, means over classes.
 
-    They are as they compare, which is `credited`: who rightly leaves out what another invents has a
-    perfect value."""
-    return _as_they_compare(results, dataset, calibrator, _own_values(results, dataset, calibrator))
+    All contenders must have them. They are `credited`: a contender that rightly leaves out what
+    another invents has a perfect value."""
+    printed = _printed_values(results, dataset, calibrator)
+    return _credited_values(results, dataset, calibrator, printed)
 
 
-def _as_they_compare(
-    results: Results, dataset: str, calibrator: str, own: Mapping[str, pd.DataFrame]
+def _credited_values(
+    results: Results, dataset: str, calibrator: str, printed: Tables
 ) -> dict[str, pd.DataFrame]:
     missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)
-    return {metric: credited(values, metric, missed) for metric, values in own.items()}
+    return {metric: credited(values, metric, missed) for metric, values in printed.items()}
 
 
-def _own_values(results: Results, dataset: str, calibrator: str) -> dict[str, pd.DataFrame]:
+def _printed_values(results: Results, dataset: str, calibrator: str) -> dict[str, pd.DataFrame]:
     contenders = results.main(dataset)
     results.require(contenders, calibrator=calibrator)
-    kinds = {metric: results.overall_class(dataset, metric) for metric in MAIN}
-    columns = [c.key for c in contenders]
-    return {
-        metric: results.per_case(dataset, metric, kind, calibrator=calibrator)[columns]
-        for metric, kind in kinds.items()
-    }
+    values = {}
+    for metric in MAIN:
+        kind = results.overall_class(dataset, metric)
+        table = results.per_case(dataset, metric, kind, calibrator=calibrator)
+        values[metric] = table[[c.key for c in contenders]]
+    return values

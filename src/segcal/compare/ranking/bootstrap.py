@@ -1,9 +1,10 @@
-"""How sure a mean and a first place are: patients drawn anew, many times."""
+"""How certain a mean and a first place are: patients are drawn again, many times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,21 +16,16 @@ from segcal.metrics import METRICS
 from segcal.types import check_range
 
 Floats = NDArray[np.float64]
+Patients: TypeAlias = "Mapping[str, str] | pd.Series[str]"  # the patient of each case
 
 
 def bootstrap_means(
-    values: pd.DataFrame,
-    patients: Mapping[str, str] | pd.Series[str],
-    *,
-    n: int = 2000,
-    seed: int = 0,
-    level: float = 0.95,
+    values: pd.DataFrame, patients: Patients, *, n: int = 2000, seed: int = 0, level: float = 0.95
 ) -> pd.DataFrame:
-    """The mean over cases per contender, with a percentile interval (`low`, `high`) from `n`
-    samples of patients.
+    """The `mean` over cases per contender, and a percentile interval from `low` to `high`.
 
-    All cases of a drawn patient come together, and every contender sees the same draws. NaN are
-    left out of a mean; with fewer than two patients there is no interval."""
+    `n` samples of patients are drawn, each patient with all cases; every contender has the same
+    samples. NaN are left out of a mean. With fewer than two patients there is no interval."""
     check_range("n", n, 1)
     check_range("level", level, 0, 1)
     groups = patient_groups(values.index, patients)
@@ -38,42 +34,29 @@ def bootstrap_means(
     several = [len(np.unique(groups[column])) > 1 for column in known.T]
     limits = np.full((2, len(several)), np.nan)
     if any(several):
-        limits[:, several] = np.nanquantile(
-            drawn[:, several], [(1 - level) / 2, (1 + level) / 2], axis=0
-        )
-    return pd.DataFrame(
-        {"mean": values.mean().to_numpy(), "low": limits[0], "high": limits[1]},
-        index=values.columns,
-    )
+        quantiles = [(1 - level) / 2, (1 + level) / 2]
+        limits[:, several] = np.nanquantile(drawn[:, several], quantiles, axis=0)
+    columns = {"mean": values.mean().to_numpy(), "low": limits[0], "high": limits[1]}
+    return pd.DataFrame(columns, index=values.columns)
 
 
 def stability(
-    per_case: Mapping[str, pd.DataFrame],
-    patients: Mapping[str, str] | pd.Series[str],
-    *,
-    n: int = 2000,
-    seed: int = 0,
+    per_case: Mapping[str, pd.DataFrame], patients: Patients, *, n: int = 2000, seed: int = 0
 ) -> pd.DataFrame:
-    """How often each contender is first when patients are drawn anew: a share per metric, and
-    `overall` by mean case rank.
+    """The share of samples of patients in which each contender is first.
 
-    A row per contender; ties share a first place. NaN with fewer than two patients, where a draw
-    says nothing."""
+    A row per contender, a column per metric, and `overall` by mean case rank. Ties share a first
+    place. NaN with fewer than two patients, because every sample would be the same."""
     check_range("n", n, 1)
-    tables = {
-        metric: (counted(values, metric), METRICS[metric].better)
-        for metric, values in per_case.items()
-    }
-    tables["overall"] = (case_ranks(per_case), "lower")
     cases = pd.Index(sorted({case for values in per_case.values() for case in values.index}))
     groups = patient_groups(cases, patients)
     draws = _draws(groups.max(initial=-1) + 1, n, seed)
-    return pd.DataFrame(
-        {
-            key: _first(table.reindex(cases), better, groups, draws)
-            for key, (table, better) in tables.items()
-        }
-    )
+    shares = {}
+    for metric, values in per_case.items():
+        table = counted(values, metric).reindex(cases)
+        shares[metric] = _first(table, METRICS[metric].better, groups, draws)
+    shares["overall"] = _first(case_ranks(per_case).reindex(cases), "lower", groups, draws)
+    return pd.DataFrame(shares)
 
 
 def _first(
@@ -85,40 +68,32 @@ def _first(
     means = _sampled_means(values, groups, draws)
     loss = -means if better == "higher" else np.abs(means) if better == "zero" else means
     loss = np.where(np.isnan(loss), np.inf, loss)
-    # Equal columns may differ in the last bit, since sums are not always added up in the same
-    # order.
+    # Equal columns may differ in the last bit, because sums are added in different orders.
     first = np.isclose(loss, loss.min(axis=1, keepdims=True), rtol=1e-12, atol=1e-15)
     return pd.Series((first / first.sum(axis=1, keepdims=True)).mean(axis=0), index=values.columns)
 
 
-def patient_groups(
-    cases: pd.Index, patients: Mapping[str, str] | pd.Series[str]
-) -> NDArray[np.intp]:
-    """The number of each case's patient; a case that no patient is known for stands alone."""
-    codes, _ = pd.factorize(
-        np.array([str(patients.get(case, case)) for case in cases], dtype=object)
-    )
+def patient_groups(cases: pd.Index, patients: Patients) -> NDArray[np.intp]:
+    """The number of each case's patient; a case whose patient is not known has its own number."""
+    names = np.array([str(patients.get(case, case)) for case in cases], dtype=object)
+    codes, _ = pd.factorize(names)
     return codes
 
 
 @lru_cache(maxsize=8)
 def _draws(n_patients: int, n: int, seed: int) -> Floats:
-    """How often each patient is in each of n samples, drawn with replacement (n, patients); the
-    same for all metrics.
-    """
+    """How often each patient is in each of n samples (n, patients), the same for all metrics."""
     shares = np.full(n_patients, 1 / max(n_patients, 1))
     drawn = np.random.default_rng(seed).multinomial(n_patients, shares, size=n).astype(float)
-    drawn.flags.writeable = False  # it is kept for the next who asks
+    drawn.flags.writeable = False  # because it is cached
     return drawn
 
 
 def _sampled_means(values: pd.DataFrame, groups: NDArray[np.intp], draws: Floats) -> Floats:
-    """The mean over the cases of each sample (n, contenders): sums per patient, weighted by how
-    often each was drawn.
-    """
+    """The mean over the cases of each sample (n, contenders), from sums per patient."""
     array = values.to_numpy(dtype=float)
     member = np.zeros((draws.shape[1], len(array)))
     member[groups, np.arange(len(array))] = 1
     known = ~np.isnan(array)
-    with np.errstate(invalid="ignore"):  # a sample in which a contender has no case has no mean
+    with np.errstate(invalid="ignore"):  # a contender without a case in a sample has no mean
         return (draws @ (member @ np.where(known, array, 0))) / (draws @ (member @ known))

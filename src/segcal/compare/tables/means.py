@@ -1,262 +1,171 @@
-"""Tables of means: discriminative, calibration, post-hoc, penalty, robustness, backbones; and how
-settings were chosen.
-"""
+"""Tables of means, and of the settings that were tried."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare import Contender, Results
-from segcal.compare.tables.cells import (
-    Column,
-    build_rows,
-    calibrated,
-    digits_of,
-    headers_of,
-    main_columns,
-    notes_on,
-)
-from segcal.compare.tables.records import Cell, Row, Table
+from segcal.compare import Contender, Settings, network_label, setting_text
+from segcal.compare.tables.entries import DIGITS, Column, main_columns, rows_of
+from segcal.compare.tables.notes import notes_on
+from segcal.compare.tables.records import Entry, Request, Row, Table
 from segcal.corruptions import CORRUPTIONS, parse
 from segcal.metrics import METRICS
-from segcal.networks import NETWORKS
+
+Block = tuple[str, Sequence[Contender], Sequence[Column]]  # heading, rows, columns
 
 
 def _table(
-    key: str,
-    title: str,
-    results: Results,
-    contenders: Sequence[Contender],
-    columns: Sequence[Column],
-    rows: Sequence[Row] = (),
-    notes: Sequence[str] = (),
-    with_published: bool = False,
+    request: Request, key: str, title: str, blocks: Sequence[Block], notes: Sequence[str] = ()
 ) -> Table:
-    dataset = contenders[0].dataset
-    rows = rows or build_rows(results, contenders, columns, with_published=with_published)
-    lines = (*notes_on(results, contenders, rows, columns, with_published), *notes)
-    return Table(
-        key,
-        f"{title}: {dataset}",
-        headers_of(columns),
-        tuple(rows),
-        lines,
-        digits_of(columns),
-        dataset,
-    )
+    """A table of means; the columns of all blocks have the same heads."""
+    contenders = list({c.key: c for _, part, _ in blocks for c in part}.values())
+    request.results.require(contenders, calibrator=request.calibrator)
+    rows: list[Row] = []
+    for heading, part, columns in blocks:
+        rows += rows_of(request, part, columns, heading)
+    columns = blocks[0][2]
+    notes = (*notes_on(request, contenders, rows, columns), *notes)
+    headers = tuple(column.header for column in columns)
+    digits = tuple(DIGITS[METRICS[column.metric].of] for column in columns)
+    title = request.title(title)
+    return Table(key, title, headers, tuple(rows), notes, digits, request.dataset)
 
 
-def discriminative(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table:
-    """Dice and surface distance per class and their mean, per contender; by regions where the data
-    set has them.
-    """
-    contenders, data = results.main(dataset), results.data(dataset)
-    results.require(contenders, calibrator=calibrator)
+def discriminative(request: Request) -> Table:
+    """Dice and surface distance per class (or region) and their mean."""
+    data, notes, columns = request.results.data(request.dataset), [], []
     kinds = [f"{name} (region)" for name in data["regions"]] or list(data["classes"])
     if len(kinds) > 1:  # one class is its own mean
-        kinds = [results.mean_class(dataset), *kinds]
-    source = "" if calibrator else "discriminative"
-    columns = [
-        Column(m, kind, calibrator, name=kind, source=source)
-        for kind in kinds
-        for m in ("dice", "asd")
-    ]
-    notes = []
+        kinds = [request.results.mean_class(request.dataset), *kinds]
+    source = "" if request.calibrator else "discriminative"
+    for kind in kinds:
+        for metric in ("dice", "asd"):
+            columns.append(Column(metric, kind, request.calibrator, name=kind, source=source))
     if data["regions"]:
-        parts = (
-            f"{name} is {' and '.join(data['classes'][k - 1] for k in ks)}"
-            for name, ks in data["regions"].items()
-        )
-        notes.append(
-            f"DSC and ASD are of regions ({'; '.join(parts)}); calibration is of the raw classes."
-        )
-    title = calibrated("Discriminative performance", calibrator)
-    return _table("discriminative", title, results, contenders, columns, (), notes, with_published)
+        parts = []
+        for name, labels in data["regions"].items():
+            parts.append(f"{name} is {' and '.join(data['classes'][k - 1] for k in labels)}")
+        regions = "; ".join(parts)
+        notes = [f"DSC and ASD are of regions ({regions}); calibration is of the raw classes."]
+    blocks = [("", request.contenders, columns)]
+    return _table(request, "discriminative", "Discriminative performance", blocks, notes)
 
 
-def calibration(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table:
-    """ECE and CECE per contender, over the voxels that the reference calls foreground."""
-    contenders, data = results.main(dataset), results.data(dataset)
-    results.require(contenders, calibrator=calibrator)
-    source = "posthoc" if calibrator else "calibration"
-    columns = [Column(m, "all", calibrator, source=source) for m in ("ece", "cece")]
-    notes = (
-        [f"Of the raw classes {', '.join(data['classes'])}, not of regions."]
-        if data["regions"]
-        else []
-    )
-    title = calibrated("Calibration", calibrator)
-    return _table("calibration", title, results, contenders, columns, (), notes, with_published)
+def calibration(request: Request) -> Table:
+    """ECE and CECE over the foreground voxels of the reference."""
+    data, key = request.results.data(request.dataset), request.calibrator
+    source = "posthoc" if key else "calibration"
+    columns = [Column(metric, "all", key, source=source) for metric in ("ece", "cece")]
+    note = f"Of the raw classes {', '.join(data['classes'])}, not of regions."
+    blocks = [("", request.contenders, columns)]
+    return _table(request, "calibration", "Calibration", blocks, [note] if data["regions"] else [])
 
 
-def posthoc(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
+def posthoc(request: Request) -> Table | None:
     """ECE and CECE before and after each calibrator that was fitted."""
-    contenders = results.main(dataset)
-    found = [
-        key
-        for key in CALIBRATORS
-        if any(not results.lacking([c], calibrator=key) for c in contenders)
-    ]
-    if not found:
+    labels, columns = {"": "Pre"}, []
+    for key, row in CALIBRATORS.items():
+        if any(not request.results.lacking([c], calibrator=key) for c in request.contenders):
+            labels[key] = row.label
+    if len(labels) == 1:
         return None
-    columns = [
-        Column(m, "all", key, suffix=CALIBRATORS[key].label if key else "Pre", source="posthoc")
-        for m in ("ece", "cece")
-        for key in ("", *found)
-    ]
-    notes = ["Pre is before; calibrators are fitted on the validation cases, and on nothing else."]
-    return _table(
-        "posthoc", "Post-hoc calibration", results, contenders, columns, (), notes, with_published
-    )
+    for metric in ("ece", "cece"):
+        for key, label in labels.items():
+            columns.append(Column(metric, "all", key, suffix=label, source="posthoc"))
+    note = "Pre is before; calibrators are fitted on the validation cases, and on nothing else."
+    request = replace(request, calibrator="")
+    blocks = [("", request.contenders, columns)]
+    return _table(request, "posthoc", "Post-hoc calibration", blocks, [note])
 
 
-def penalty(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
-    """Methods beside their variants on the main network: the L1 beside the L2 penalty of the
-    margin, and the like.
-    """
-    network = results.main(dataset)[0].network
-    varied = {c.method for c in results.on(dataset, network) if c.variant}
-    contenders = [c for c in results.on(dataset, network) if c.method in varied]
-    if len(contenders) < 2:
+def penalty(request: Request) -> Table | None:
+    """Methods beside their variants on the main network, such as the L1 beside the L2 penalty."""
+    main = request.contenders
+    here = request.results.on(request.dataset, main[0].network)
+    varied = {c.method for c in here if c.variant or c not in main}
+    columns = main_columns(request, source="" if request.calibrator else "penalty")
+    blocks: list[Block] = []
+    for method in dict.fromkeys(c.method for c in here):
+        same = [c for c in here if c.method == method]
+        if method in varied:
+            blocks.append((same[0].label if len(varied) > 1 else "", same, columns))
+    if sum(len(same) for _, same, _ in blocks) < 2:
         return None
-    results.require(contenders, calibrator=calibrator)
-    source = "" if calibrator else "penalty"
-    columns = [
-        Column(c.metric, c.kind, calibrator, source=source) for c in main_columns(results, dataset)
-    ]
-    rows = [
-        row
-        for method in dict.fromkeys(c.method for c in contenders)
-        for row in build_rows(
-            results,
-            [c for c in contenders if c.method == method],
-            columns,
-            block=(
-                next(c.label for c in contenders if c.method == method) if len(varied) > 1 else ""
-            ),
-            with_published=with_published,
-        )
-    ]
-    title = calibrated("Penalty and other variants", calibrator)
-    return _table("penalty", title, results, contenders, columns, rows, (), with_published)
+    return _table(request, "penalty", "Penalty and other variants", blocks)
 
 
-def robustness(
-    results: Results, dataset: str, calibrator: str, with_published: bool
-) -> Table | None:
-    """The main metrics on corrupted test images, a block per corruption; nothing was fitted
-    anew.
-    """
-    contenders = results.main(dataset)
-    s = results.scores
-    there = s[
-        s["chosen"]
-        & (s["dataset"] == dataset)
-        & (s["split"] == "test")
-        & (s["calibrator"] == calibrator)
-    ]
-    found = sorted((c for c in there["corruption"].unique() if c), key=_place)
-    if not found:
+def robustness(request: Request) -> Table | None:
+    """The main metrics on corrupted test images, a block per corruption; nothing is fitted."""
+    rows = request.results.scores
+    rows = rows[rows["chosen"] & (rows["dataset"] == request.dataset) & (rows["split"] == "test")]
+    corruptions = rows.loc[rows["calibrator"] == request.calibrator, "corruption"].unique()
+    known = sorted(filter(None, corruptions), key=lambda corruption: _parsed(corruption)[0])
+    if not known:
         return None
-    results.require(contenders, calibrator=calibrator)
-    rows = [
-        row
-        for corruption in ("", *found)
-        for row in build_rows(
-            results,
-            contenders,
-            main_columns(results, dataset, calibrator, corruption),
-            block=_corruption_label(corruption),
-        )
-    ]
-    title = calibrated("Robustness to corrupted images", calibrator)
-    return _table("robustness", title, results, contenders, main_columns(results, dataset), rows)
+    request = replace(request, published=False)
+    blocks: list[Block] = [("as they are", request.contenders, main_columns(request))]
+    for corruption in known:
+        columns = main_columns(request, corruption)
+        blocks.append((_parsed(corruption)[1], request.contenders, columns))
+    return _table(request, "robustness", "Robustness to corrupted images", blocks)
 
 
-def _place(corruption: str) -> tuple[int, float, str]:
+def _parsed(corruption: str) -> tuple[tuple[int, float, str], str]:
+    """The place of a corruption among others, and its label."""
     spec, _, seed = corruption.partition("@")
     key, severity = parse(spec)
-    return list(CORRUPTIONS).index(key), abs(severity - CORRUPTIONS[key].neutral), seed
+    row, suffix = CORRUPTIONS[key], f", seed {seed}" if seed else ""
+    place = list(CORRUPTIONS).index(key), abs(severity - row.neutral), seed
+    return place, f"{row.label} {severity:g}{suffix}"
 
 
-def _corruption_label(corruption: str) -> str:
-    if not corruption:
-        return "as they are"
-    spec, _, seed = corruption.partition("@")
-    key, severity = parse(spec)
-    return f"{CORRUPTIONS[key].label} {severity:g}" + (f", seed {seed}" if seed else "")
-
-
-def backbones(
-    results: Results, dataset: str, calibrator: str, with_published: bool
-) -> Table | None:
+def backbones(request: Request) -> Table | None:
     """The methods that were run on other networks too, a block per network."""
-    main = results.main(dataset)[0].network
-    elsewhere = {c.method for c in results.on(dataset) if c.network != main}
-    contenders = [c for c in results.on(dataset) if c.method in elsewhere and not c.variant]
-    if len({c.network for c in contenders}) < 2:
-        return None
-    results.require(contenders, calibrator=calibrator)
-    columns = main_columns(results, dataset, calibrator)
-    rows: list[Row] = []
-    for network in dict.fromkeys(c.network for c in contenders):
-        here = [c for c in contenders if c.network == network]
-        rows += build_rows(results, here, columns, block=NETWORKS[network].label)
-    return _table(
-        "backbones", calibrated("Backbones", calibrator), results, contenders, columns, rows
-    )
+    everything, main = request.results.on(request.dataset), request.contenders[0].network
+    elsewhere = {c.method for c in everything if c.network != main}
+    request = replace(request, published=False)
+    columns, blocks = main_columns(request), []
+    for network in dict.fromkeys(c.network for c in everything):
+        here = request.results.main(request.dataset, network)
+        if same := [c for c in here if c.method in elsewhere and not c.variant]:
+            blocks.append((network_label(network), same, columns))
+    return _table(request, "backbones", "Backbones", blocks) if len(blocks) > 1 else None
 
 
-def selection(
-    results: Results, dataset: str, calibrator: str, with_published: bool
-) -> Table | None:
-    """Every setting that was run, with its validation Dice; the best of each contender, marked,
-    stands for it.
-    """
-    contenders = [c for c in results.on(dataset) if c.setting]
-    if not contenders:
+def selection(request: Request) -> Table | None:
+    """Every setting that was run, with its validation Dice; the chosen ones are marked."""
+    rows, differ, row = [], False, METRICS["dice"]
+    for c in request.results.on(request.dataset):
+        if not c.setting or c.members > 1:  # an ensemble has no validation Dice
+            continue
+        chosen = set(c.chosen.values())
+        differ = differ or len(chosen) > 1
+        for settings in sorted(c.tried, key=_values):
+            dice, text = c.tried[settings], setting_text(settings)
+            value, n = None if math.isnan(dice) else dice, len(c.runs_tried[settings])
+            entry = Entry(value, n=n, best=settings in chosen)
+            rows.append(Row(f"{c.label}, {text}", (entry,), f"{c.key} {text}"))
+    if not rows:
         return None
-    rows = tuple(
-        Row(f"{c.label}, {text}", (_tried(c, text, value),), f"{c.key} {text}")
-        for c in contenders
-        for text, value in sorted(c.tried.items(), key=lambda tried: _by_number(tried[0]))
-    )
-    header = f"validation {METRICS['dice'].label} {METRICS['dice'].arrow}"
-    notes = [
-        "Bold is the setting that stands for its method everywhere else; test cases had no say"
-        " in it."
-    ]
-    if any(" (" in c.setting for c in contenders):
-        notes[0] = (
-            "Bold settings stand for their method, each in the folds that chose it; test cases of a"
-            " fold had no say in it."
-        )
-    if results.data(dataset).get("regions"):
+    used = "setting that each fold chose" if differ else "chosen setting, which other tables use"
+    notes = [f"Bold is the {used}; test cases take no part in the choice."]
+    if request.results.data(request.dataset).get("regions"):
         notes.append(
             "Validation scores are of the classes that networks are trained on, not of the regions."
         )
-    title = f"Settings chosen on validation: {dataset}"
-    return Table("selection", title, (header,), rows, tuple(notes), (4,), dataset, "setting")
+    title, header = "Settings chosen on validation", f"validation {row.label} {row.arrow}"
+    title, digits = replace(request, calibrator="").title(title), (4,)
+    parts = (header,), tuple(rows), tuple(notes), digits
+    return Table("selection", title, *parts, request.dataset, "setting")
 
 
-def _by_number(setting: str) -> list[tuple[str, float, str]]:
-    """A place among settings such as "margin=10": by the number where it is one."""
-    found = []
-    for part in setting.split():
-        name, _, value = part.partition("=")
-        try:
-            found.append((name, float(value), ""))
-        except ValueError:
-            found.append((name, math.inf, value))
-    return found
-
-
-def _tried(contender: Contender, setting: str, value: float) -> Cell:
-    n = len(contender.runs_tried[setting])
-    return Cell(
-        None if math.isnan(value) else value,
-        n=n,
-        best=any(run in contender.runs for run in contender.runs_tried[setting]),
-    )
+def _values(settings: Settings) -> list[tuple[str, float, str]]:
+    """A sorting key: numbers by value, then texts."""
+    place = []
+    for name, value in settings:
+        number = isinstance(value, (int, float))
+        place.append((name, float(value), "") if number else (name, math.inf, str(value)))
+    return place

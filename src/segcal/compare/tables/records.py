@@ -1,47 +1,46 @@
-"""What a table is: cells with a mean and its interval, rows, columns and the sentences that belong
-under it.
-"""
+"""The one model of a table: entries, rows, columns, and the sentences under it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from segcal.calibrators import CALIBRATORS
+from segcal.compare import Contender, Results
 
 NONE = "—"
 """How a value that does not exist is printed."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A number of a table; `None` where there is none."""
+class Entry:
+    """A number of a table; `None` if there is none."""
 
     value: float | None = None
-    low: float | None = None  # the interval, where there is one
+    low: float | None = None  # the interval, if there is one
     high: float | None = None
-    n: int = 0  # how many cases (or runs) it is the mean of
+    n: int = 0  # the number of cases (or runs) that it is the mean of
     best: bool = False  # in its column and block
     second: bool = False
-    published: float | None = None  # what the paper has here
+    published: float | None = None  # the paper's value
     note: str = ""  # "2 missed", "6 without", "CE better"
-    of: int = 0  # in how many cases anyone compared has a value or missed the object
+    of: int = 0  # the number of cases in which any contender has a value or missed the object
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: usually a contender. Rows of one block are compared with each other."""
+    """A line of a table, usually a contender. Rows of one block are compared with each other."""
 
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Entry, ...]  # one per column
     key: str = ""
     block: str = ""  # the heading over the row and its neighbours, if any
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as values; `segcal.compare.tables` writes it as text. A cell per column in
-    every row.
-    """
+    """A table as values."""
 
     key: str
     title: str
@@ -49,28 +48,24 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     digits: tuple[int, ...] = ()  # decimals of each column; below 0: that many significant digits
-    dataset: str = ""  # empty where there are several
+    dataset: str = ""  # empty if there are several
     first: str = "method"  # what the labels of the rows are
 
-    def text(self, cell: Cell, column: int) -> str:
-        """A cell as plain text: the mean, half its interval, what is to be said of it.
+    def text(self, entry: Entry, column: int) -> str:
+        """An entry as text: the mean, half of its interval, its note.
 
         >>> table = Table("t", "", ("DSC",), (), digits=(3,))
-        >>> table.text(Cell(0.8712, 0.86, 0.88, note="1 missed"), 0)
+        >>> table.text(Entry(0.8712, 0.86, 0.88, note="1 missed"), 0)
         '0.871 ± 0.010 (1 missed)'
         """
-        parts = [NONE if cell.value is None else self._number(cell.value, column)]
-        if cell.low is not None and cell.high is not None:
-            parts.append(f"± {self._number((cell.high - cell.low) / 2, column)}")
-        if cell.note:
-            parts.append(f"({cell.note})")
-        return " ".join(parts)
+        text = NONE if entry.value is None else self._number(entry.value, column)
+        if entry.low is not None and entry.high is not None:
+            text += f" ± {self._number((entry.high - entry.low) / 2, column)}"
+        return f"{text} ({entry.note})" if entry.note else text
 
-    def paper(self, cell: Cell, column: int) -> str:
-        """The paper's value as it stands behind the cell's own: ` [0.867]`; empty if there
-        is none.
-        """
-        return "" if cell.published is None else f" [{self._number(cell.published, column)}]"
+    def paper(self, entry: Entry, column: int) -> str:
+        """The paper's value as printed behind ours: ` [0.867]`; empty if there is none."""
+        return "" if entry.published is None else f" [{self._number(entry.published, column)}]"
 
     def _number(self, value: float, column: int) -> str:
         digits = self.digits[column] if self.digits else 3
@@ -80,46 +75,36 @@ class Table:
         """Everything, ready for JSON."""
         return asdict(self)
 
+    def blocks(self) -> Iterator[tuple[str, list[Row]]]:
+        """The rows of each block, with its heading."""
+        for block in dict.fromkeys(row.block for row in self.rows):
+            yield block, [row for row in self.rows if row.block == block]
 
-def blocks(table: Table) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of each block, under its heading."""
-    for block in dict.fromkeys(row.block for row in table.rows):
-        yield block, [row for row in table.rows if row.block == block]
+
+@dataclass(frozen=True)
+class Request:
+    """What a table is asked to show."""
+
+    results: Results
+    dataset: str  # empty for all
+    calibrator: str = ""
+    published: bool = False  # with the paper's values
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """The main contenders on the data set."""
+        return self.results.main(self.dataset)
+
+    def title(self, text: str) -> str:
+        """A title that names the calibrator and the data sets."""
+        suffix = f" with {CALIBRATORS[self.calibrator].label}" if self.calibrator else ""
+        return f"{text}{suffix}: {self.dataset or ', '.join(self.results.datasets)}"
 
 
-def stacked(tables: Sequence[Table]) -> Table | None:
-    """Tables of several data sets as one, a block per data set; its columns are those of all.
-    `None` for no table.
+def p_text(p: float | None) -> str:
+    """A p value as printed.
+
+    >>> p_text(0.0312), p_text(1e-9), p_text(None)
+    ('0.031', '< 0.0001', '—')
     """
-    if len(tables) < 2:
-        return tables[0] if tables else None
-    columns = {
-        name: digits for t in tables for name, digits in zip(t.columns, t.digits, strict=True)
-    }
-    rows = []
-    for table in tables:
-        place = {name: i for i, name in enumerate(table.columns)}
-        for row in table.rows:
-            cells = tuple(row.cells[place[name]] if name in place else Cell() for name in columns)
-            rows.append(
-                replace(row, cells=cells, block=": ".join(filter(None, (table.dataset, row.block))))
-            )
-    what = tables[0].title.partition(": ")[0]
-    title = f"{what}: {', '.join(t.dataset for t in tables)}"
-    notes = tuple(
-        f"{t.dataset}: {note}"
-        for t in tables
-        for note in t.notes
-        if not all(note in o.notes for o in tables)
-    )
-    shared = tuple(note for note in tables[0].notes if all(note in t.notes for t in tables))
-    digits = tuple(columns.values())
-    return Table(
-        tables[0].key,
-        title,
-        tuple(columns),
-        tuple(rows),
-        (*shared, *notes),
-        digits,
-        first=tables[0].first,
-    )
+    return NONE if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"

@@ -1,6 +1,4 @@
-"""How far the same method comes out differently with another seed, beside how far methods are
-apart.
-"""
+"""How much the same method differs between seeds, beside how much methods differ."""
 
 from __future__ import annotations
 
@@ -11,58 +9,48 @@ import pandas as pd
 from scipy.stats import f_oneway
 
 from segcal.compare import Results
-from segcal.compare.ranking import MAIN
-from segcal.compare.tables.cells import calibrated, main_columns
-from segcal.compare.tables.records import NONE, Cell, Row, Table
+from segcal.compare.tables.entries import DIGITS, main_columns
+from segcal.compare.tables.records import Entry, Request, Row, Table, p_text
 from segcal.metrics import METRICS
 
-DIGITS = {"confusion": 4, "bins": 4, "surfaces": 3}
 
+def seeds(request: Request) -> Table | None:
+    """The mean and standard deviation over seeds of each contender, and both spreads.
 
-def seeds(results: Results, dataset: str, calibrator: str, with_published: bool) -> Table | None:
-    """The mean and standard deviation over seeds of each contender, and both spreads; `None`
-    without a second seed.
-    """
-    contenders = results.main(dataset)
+    `None` unless all contenders have the same seeds, at least two."""
+    results, dataset, calibrator = request.results, request.dataset, request.calibrator
+    contenders = request.contenders
     results.require(contenders, calibrator=calibrator)
-    columns = main_columns(results, dataset, calibrator)
-    keys = [c.key for c in contenders]
+    columns, keys = main_columns(request), [c.key for c in contenders]
     if not _same_seeds(_rows(results, dataset, calibrator), keys):
         return None
-    means = [
-        means_by_seed(results, dataset, m, calibrator=calibrator).reindex(columns=keys)
-        for m in MAIN
-    ]
-    rows = [
-        Row(
-            c.label,
-            tuple(_cell(table[c.key].tolist()) for table in means),
-            c.key,
-            "mean ± SD over seeds",
-        )
-        for c in contenders
-    ]
+    means = {}
+    for column in columns:
+        table = means_by_seed(results, dataset, column.metric, calibrator=calibrator)
+        means[METRICS[column.metric].label] = table.reindex(columns=keys)
+    rows = []
+    for c in contenders:
+        entries = tuple(_entry(table[c.key].tolist()) for table in means.values())
+        rows.append(Row(c.label, entries, c.key, "mean ± SD over seeds"))
+    n_seeds = len(next(iter(means.values())))
     notes = [
-        f"A mean over test cases per seed, {len(means[0])} seeds; surface distances of the cases"
-        " without a missed object."
+        f"A mean over test cases per seed, {n_seeds} seeds; surface distances of the cases without"
+        " a missed object."
     ]
     if len(contenders) > 1:
-        parts = [spreads(table) for table in means]
+        parts = {label: spreads(table) for label, table in means.items()}
         for i, label in enumerate(("SD between seeds", "SD between methods")):
-            rows.append(
-                Row(label, tuple(Cell(part[i], n=len(means[0])) for part in parts), block="spread")
-            )
-        notes.append(
+            entries = tuple(Entry(part[i], n=n_seeds) for part in parts.values())
+            rows.append(Row(label, entries, block="spread"))
+        p = ", ".join(f"{label} {p_text(part[2])}" for label, part in parts.items())
+        notes += [
             "Between seeds: the root of the mean variance within a method. Between methods: of"
-            " their means over seeds."
-        )
-        p = ", ".join(
-            f"{METRICS[m].label} {_p(part[2])}" for m, part in zip(MAIN, parts, strict=True)
-        )
-        notes.append(f"p of a one-way analysis of variance over the means per seed: {p}.")
-    headers = tuple(c.header for c in columns)
-    digits = tuple(DIGITS[METRICS[c.metric].of] for c in columns)
-    title = f"{calibrated('Seeds', calibrator)}: {dataset}"
+            " their means over seeds.",
+            f"p of a one-way analysis of variance over the means per seed: {p}.",
+        ]
+    headers = tuple(column.header for column in columns)
+    digits = tuple(DIGITS[METRICS[column.metric].of] + 1 for column in columns)
+    title = request.title("Seeds")
     return Table("seeds", title, headers, tuple(rows), tuple(notes), digits, dataset)
 
 
@@ -72,41 +60,33 @@ def _rows(results: Results, dataset: str, calibrator: str, corruption: str = "")
 
 
 def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
-    """Whether all contenders have the same two seeds or more, each of them on the same cases (folds
-    differ in theirs).
-    """
+    """Whether all contenders have the same two seeds or more, each seed on the same cases."""
     rows = rows[rows["contender"].isin(keys)]
-    cases = {
-        (key, seed): frozenset(part["case"])
-        for (key, seed), part in rows.groupby(["contender", "seed"])
-    }
-    found = {seed for _, seed in cases}
-    return len(found) > 1 and len(cases) == len(found) * len(keys) and len(set(cases.values())) == 1
+    cases = rows.groupby(["contender", "seed"])["case"].agg(frozenset)
+    n_seeds = rows["seed"].nunique()
+    return n_seeds > 1 and len(cases) == n_seeds * len(keys) and cases.nunique() == 1
 
 
 def means_by_seed(
     results: Results, dataset: str, metric: str, *, calibrator: str = "", corruption: str = ""
 ) -> pd.DataFrame:
-    """Means over test cases: a row per seed, a column per contender; folds together. NaN where none
-    has a value.
-    """
+    """Means over the test cases of all folds: a row per seed, a column per contender."""
     rows = _rows(results, dataset, calibrator, corruption)
     seeds_run = sorted(rows["seed"].unique())
     rows = rows[rows["class"] == results.overall_class(dataset, metric)]
-    values = rows[rows["metric"] == metric].set_index(["run", "case"])
+    rows = rows.set_index(["contender", "run", "case"])
+    values = rows[rows["metric"] == metric]
     if METRICS[metric].of == "surfaces":
-        missed = rows[rows["metric"] == "missed"].set_index(["run", "case"])["value"] > 0
+        missed = rows[rows["metric"] == "missed"]["value"] > 0
         values = values[~missed.reindex(values.index, fill_value=False)]
-    return values.pivot_table(
-        index="seed", columns="contender", values="value", aggfunc="mean"
-    ).reindex(index=seeds_run)
+    means = values.pivot_table(index="seed", columns="contender", values="value", aggfunc="mean")
+    return means.reindex(index=seeds_run)
 
 
 def spreads(means: pd.DataFrame) -> tuple[float | None, float | None, float | None]:
-    """Of means (seed, contender): the deviation between seeds, between contenders, and p of an
-    analysis of variance.
+    """The deviations of means (seed, contender) between seeds and contenders, and p of an ANOVA.
 
-    None of them where a mean does not exist.
+    None of them if a mean does not exist.
 
     >>> spreads(pd.DataFrame({"a": [1.0, 3.0], "b": [5.0, 7.0]}))[:2]
     (1.4142135623730951, 2.8284271247461903)
@@ -120,17 +100,8 @@ def spreads(means: pd.DataFrame) -> tuple[float | None, float | None, float | No
     return within, between, None if np.isnan(p) else p
 
 
-def _cell(values: list[float]) -> Cell:
+def _entry(values: list[float]) -> Entry:
     if np.isnan(values).any():
-        return Cell(n=int(np.isfinite(values).sum()))
+        return Entry(n=int(np.isfinite(values).sum()))
     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
-    return Cell(mean, mean - deviation, mean + deviation, len(values))
-
-
-def _p(p: float | None) -> str:
-    """As people write it.
-
-    >>> _p(0.0312), _p(1e-9), _p(None)
-    ('0.031', '< 0.0001', '—')
-    """
-    return NONE if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+    return Entry(mean, mean - deviation, mean + deviation, len(values))

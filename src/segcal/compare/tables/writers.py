@@ -1,4 +1,4 @@
-"""Tables as text: for spreadsheets, pages and papers. `FORMATS` holds them by key."""
+"""Tables as text: for spreadsheets, pages and papers. `FORMATS` holds the formats by key."""
 
 from __future__ import annotations
 
@@ -7,80 +7,67 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from segcal.compare.tables.records import Cell, Table, blocks
+from segcal.compare.tables.records import Entry, Table
 from segcal.folders import read_json, whole_or_not, write_json
 from segcal.types import UserError
 
 INDEX = "tables.json"
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {c: f"\\{c}" for c in "&%$#_{}"}
-LATEX |= {
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "→": r"$\to$",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "—": "---",
-    "σ": r"$\sigma$",
-}
+LATEX |= {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "±": r"$\pm$", "−": "$-$"}
+LATEX |= {"—": "---", "σ": r"$\sigma$"}
 LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-# How wide a table becomes is known to LaTeX alone, so it decides.
+# LaTeX alone knows how wide a table becomes, so it decides.
 FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+CSV_PARTS = {"low": "low", "high": "high", "n": "n", "published": "paper", "note": "note"}
 
 
 def to_csv(table: Table) -> str:
-    """Numbers for a spreadsheet, unrounded: beside a mean its interval, number of cases, note and
-    the paper's value.
-    """
-    parts = {"low": "low", "high": "high", "n": "n", "published": "paper", "note": "note"}
-    used = [
-        [
-            part
-            for part in parts
-            if any(getattr(row.cells[i], part) not in (None, 0, "") for row in table.rows)
-        ]
-        for i in range(len(table.columns))
-    ]
+    """Unrounded numbers: means, and beside them interval, number of cases, paper's value, note."""
     block = ["block"] if any(row.block for row in table.rows) else []
-    head = [table.first, *block]
-    for name, own in zip(table.columns, used, strict=True):
-        head += [name, *(f"{name} {parts[part]}" for part in own)]
+    head, used = [table.first, *block], []
+    for i, name in enumerate(table.columns):
+        entries = [row.cells[i] for row in table.rows]
+        parts = [p for p in CSV_PARTS if any(getattr(e, p) not in (None, 0, "") for e in entries)]
+        head += [name, *(f"{name} {CSV_PARTS[part]}" for part in parts)]
+        used.append(parts)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
     for row in table.rows:
-        line: list[object] = [row.label, *([row.block] if block else [])]
-        for cell, own in zip(row.cells, used, strict=True):
-            line += [cell.value, *(getattr(cell, part) for part in own)]
+        line: list[object] = [row.label, row.block] if block else [row.label]
+        for entry, parts in zip(row.cells, used, strict=True):
+            line += [entry.value, *(getattr(entry, part) for part in parts)]
         writer.writerow(line)
     return file.getvalue()
 
 
+def _marked(table: Table, escape: Callable[[str], str], best: str, second: str) -> list[list[str]]:
+    """The texts of all entries; `best` and `second` say how marked ones are written."""
+
+    def text_of(entry: Entry, column: int) -> str:
+        pattern = best if entry.best else second if entry.second else "@"
+        text = pattern.replace("@", escape(table.text(entry, column)))
+        return text + escape(table.paper(entry, column))
+
+    return [[text_of(entry, i) for i, entry in enumerate(row.cells)] for row in table.rows]
+
+
 def to_markdown(table: Table) -> str:
     """For a page: best in bold, second underlined."""
-
-    def cell_text(cell: Cell, column: int) -> str:
-        text = _markdown(table.text(cell, column))
-        marked = f"**{text}**" if cell.best else f"<u>{text}</u>" if cell.second else text
-        return marked + _markdown(table.paper(cell, column))
-
-    lines = [f"**{_markdown(table.title)}**", ""]
-    lines += [
-        _line("", *map(_markdown, table.columns)),
-        _line("---", *("---:" for _ in table.columns)),
-    ]
-    for block, rows in blocks(table):
-        if block:
+    lines = [f"**{_markdown(table.title)}**", "", _line("", *map(_markdown, table.columns))]
+    lines.append(_line("---", *("---:" for _ in table.columns)))
+    block = ""
+    for row, texts in zip(table.rows, _marked(table, _markdown, "**@**", "<u>@</u>"), strict=True):
+        if row.block != block:
+            block = row.block
             lines.append(_line(f"*{_markdown(block)}*", *("" for _ in table.columns)))
-        lines += [
-            _line(_markdown(row.label), *(cell_text(c, i) for i, c in enumerate(row.cells)))
-            for row in rows
-        ]
+        lines.append(_line(_markdown(row.label), *texts))
     return "\n".join([*lines, "", *(f"- {_markdown(note)}" for note in table.notes)]) + "\n"
 
 
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def _line(*texts: str) -> str:
+    return f"| {' | '.join(texts)} |"
 
 
 def _markdown(text: str) -> str:
@@ -88,42 +75,20 @@ def _markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """For a paper, with booktabs: best in bold, second underlined; scaled down if it is wider than
-    the text.
-    """
-
-    def cell_text(cell: Cell, column: int) -> str:
-        text = _latex(table.text(cell, column))
-        marked = (
-            rf"\textbf{{{text}}}"
-            if cell.best
-            else rf"\underline{{{text}}}"
-            if cell.second
-            else text
-        )
-        return marked + _latex(table.paper(cell, column))
-
-    lines = [
-        r"% needs \usepackage{booktabs,graphicx}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_latex(table.title)}}}",
-    ]
-    lines += [rf"\label{{tab:{_plain(table)}}}", FITTED]
+    """For a paper, with booktabs; scaled down if it is wider than the text."""
+    lines = [r"% needs \usepackage{booktabs,graphicx}", r"\begin{table}", r"\centering"]
+    lines += [rf"\caption{{{_latex(table.title)}}}", rf"\label{{tab:{_file_name(table)}}}", FITTED]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
-    lines += [" & ".join(["", *map(_latex, table.columns)]).strip() + r" \\", r"\midrule"]
-    for i, (block, rows) in enumerate(blocks(table)):
-        if i:
+    lines.append(" & ".join(["", *map(_latex, table.columns)]).strip() + r" \\")
+    block, span = None, len(table.columns) + 1
+    texts_of_rows = _marked(table, _latex, r"\textbf{@}", r"\underline{@}")
+    for row, texts in zip(table.rows, texts_of_rows, strict=True):
+        if row.block != block:
+            block = row.block
             lines.append(r"\midrule")
-        if block:
-            lines.append(
-                rf"\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\emph{{{_latex(block)}}}}} \\"
-            )
-        for row in rows:
-            lines.append(
-                " & ".join([_latex(row.label), *(cell_text(c, j) for j, c in enumerate(row.cells))])
-                + r" \\"
-            )
+            if block:
+                lines.append(rf"\multicolumn{{{span}}}{{l}}{{\emph{{{_latex(block)}}}}} \\")
+        lines.append(" & ".join([_latex(row.label), *texts]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}"]
     if table.notes:
         lines += [r"\par\smallskip\footnotesize", _latex(" ".join(table.notes))]
@@ -134,7 +99,7 @@ def _latex(text: str) -> str:
     return "".join(LATEX.get(c, c) for c in text)
 
 
-def _plain(table: Table) -> str:
+def _file_name(table: Table) -> str:
     name = "-".join(filter(None, (table.key, table.dataset)))
     return "".join(c if c.isalnum() or c in "-." else "-" for c in name)
 
@@ -148,17 +113,16 @@ FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
 
 
 def save_tables(tables: Sequence[Table], out: Path) -> list[Path]:
-    """Write every table in every format into a folder, and all of them into `tables.json`; whole or
-    not at all.
+    """Write every table in every format into a folder, and all into one JSON file.
 
-    A folder with tables is replaced; any other that is not empty is left alone.
-    """
+    An older folder of tables is replaced; any other that is not empty is left alone."""
     out = out.resolve()
-    if out.exists() and not _ours(out):
+    if out.exists() and not _is_ours(out):
         raise UserError(f"{out} holds other things than tables; choose a new folder with --out")
-    texts = {
-        f"{_plain(t)}.{ending}": write(t) for t in tables for ending, write in FORMATS.values()
-    }
+    texts = {}
+    for table in tables:
+        for ending, write in FORMATS.values():
+            texts[f"{_file_name(table)}.{ending}"] = write(table)
     with whole_or_not(out, sorted(texts)) as folder:
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -166,9 +130,9 @@ def save_tables(tables: Sequence[Table], out: Path) -> list[Path]:
     return [out / name for name in sorted([*texts, INDEX])]
 
 
-def _ours(folder: Path) -> bool:
+def _is_ours(folder: Path) -> bool:
     if not folder.is_dir():
         return False
-    known = read_json(folder / INDEX) or {}
-    names = {path.name for path in folder.iterdir()}
-    return names <= {INDEX, *(known.get("files", []) if isinstance(known, dict) else [])}
+    index = read_json(folder / INDEX)
+    known = index.get("files", []) if isinstance(index, dict) else []
+    return {path.name for path in folder.iterdir()} <= {INDEX, *known}

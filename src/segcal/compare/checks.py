@@ -1,0 +1,138 @@
+"""What cannot be compared, each refused with a sentence."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from segcal.compare.contenders import Contender
+from segcal.config import Machine, Training
+from segcal.folders import COLUMNS, is_study
+from segcal.metrics import METRICS
+from segcal.types import UserError
+
+NEEDED = {"dice": "mean", "asd": "mean", "ece": "all", "cece": "all"}  # of every test case
+
+
+def check_run(folder: Path, info: Mapping[str, Any]) -> None:
+    """A run must be finished, and its record complete."""
+    if info.get("status") != "finished":
+        command = "segcal study" if is_study(folder.parent.parent) else "segcal train"
+        raise UserError(
+            f"{folder} is not finished; the same {command} command goes on with it, or leave it out"
+        )
+    try:
+        settings, kept = info["settings"], [info[w] for w in ("best", "last") if w in info]
+        names = [settings[part]["name"] for part in ("loss", "network")]
+        complete = all(isinstance(name, str) for name in names)
+        complete = complete and {"name", "checksum", "classes"} <= set(info["data"])
+        if "kind" not in info:  # a training has validation scores; an ensemble has none
+            complete = complete and bool(kept)
+        complete = complete and all(isinstance(k["val_dice"], (int, float)) for k in kept)
+    except (KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise UserError(
+            f"the record of {folder} is damaged, or of another version; train the run again, or"
+            " leave it out"
+        )
+
+
+def check_alike(runs: Mapping[str, Mapping[str, Any]]) -> None:
+    """All runs on a data set must have the same data, protocol and network settings."""
+    first: dict[tuple[str, ...], tuple[str, Any]] = {}
+    for name, info in runs.items():
+        for scope, value, difference in _shared(info):
+            other, known = first.setdefault((info["data"]["name"], *scope), (name, value))
+            if value != known:
+                raise UserError(f"{name} and {other} {difference}")
+
+
+def _shared(info: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any, str]]:
+    """What a run must share: with which runs, the value, and the sentence if it differs."""
+    data, settings = info["data"], info["settings"]
+    remedy = f"different preparations or splits of {data['name']}; compare runs on one"
+    yield ("data",), data["checksum"], f"were trained on {remedy}"
+    protocol = "settings; compare runs of one protocol"
+    if "training" in settings:  # an older version did not write every key
+        training = Training().model_dump() | settings["training"]
+        yield ("training",), training, f"differ in their training {protocol}"
+    if "members" not in info:  # an ensemble has the settings that its members share
+        network = settings["network"]
+        yield ("network", network["name"]), network, f"differ in their network {protocol}"
+    machine = Machine().model_dump() | settings.get("machine", {})
+    used = machine["precision"], machine["devices"] * machine["nodes"]  # a batch is per process
+    kind = "precision or number of processes (batch); compare runs of one kind"
+    yield ("machine",), used, f"differ in {kind}"
+
+
+def check_datasets(contenders: Sequence[Contender]) -> None:
+    """Several data sets can be compared only if each has the same contenders."""
+    keys = defaultdict(set)
+    for c in contenders:
+        keys[c.dataset].add(c.key)
+    every = set().union(*keys.values())
+    for dataset, there in keys.items():
+        if missing := every - there:
+            raise UserError(
+                f"{dataset} has no run of {', '.join(sorted(missing))}; compare one data set, or"
+                " run what is missing"
+            )
+
+
+def check_table(folder: str, info: Mapping[str, Any], table: pd.DataFrame) -> None:
+    """The scores of a run must be complete, finite, and its own."""
+    again = "run segcal evaluate --again on the run"
+    identity = [column for column in COLUMNS if column != "value"]
+    if table[identity].isna().any(axis=None) or table.duplicated(identity).any():
+        raise UserError(
+            f"the scores of {folder} are damaged: rows are incomplete or twice; {again}"
+        )
+    if table["value"].abs().eq(float("inf")).any():
+        raise UserError(f"the scores of {folder} hold infinite values; {again}")
+    expected = {"dataset": info["data"]["name"], "method": info["settings"]["loss"]["name"]}
+    if any((table[column] != value).any() for column, value in expected.items()):
+        raise UserError(f"the scores of {folder} are of another run; {again}")
+
+
+def check_cases(rows: pd.DataFrame, contenders: Sequence[Contender]) -> None:
+    """The contenders on a data set must all be scored, on the same test cases."""
+    cases = {key: frozenset(part["case"]) for key, part in rows.groupby(["contender", "run"])}
+    folds = dict(zip(rows["run"], rows["fold"], strict=True))
+    first: dict[str, tuple[Contender, set[Any]]] = {}
+    for c in contenders:
+        for run in c.runs:
+            if (c.key, run) not in cases:
+                option = "" if c.weights == "best" else f" --weights {c.weights}"
+                raise UserError(
+                    f"{run} has no test scores; run segcal evaluate{option} on it first"
+                )
+        scored = {(folds[run], cases[c.key, run]) for run in c.runs}
+        other, theirs = first.setdefault(c.dataset, (c, scored))
+        if scored != theirs:
+            raise UserError(
+                f"{c.key} ({', '.join(c.runs)}) and {other.key} ({', '.join(other.runs)}) were"
+                " scored on different test cases; run the folds that are missing, or segcal"
+                " evaluate --again"
+            )
+
+
+def check_values(rows: pd.DataFrame) -> None:
+    """Every chosen run must have the main metrics of every test case, and some values."""
+    for (_, name), part in rows[rows["case"] != "pooled"].groupby(["contender", "run"]):
+        n_cases = part["case"].nunique()
+        for metric, kind in NEEDED.items():
+            label = METRICS[metric].label
+            values = part.loc[(part["metric"] == metric) & (part["class"] == kind), "value"]
+            if len(values) < n_cases:
+                raise UserError(
+                    f"{name} lacks {label} of some test cases; run segcal evaluate --again on it"
+                )
+            if metric in ("dice", "ece") and values.isna().all():
+                raise UserError(
+                    f"{name} has no value of {label} in any test case; look at its predictions"
+                )

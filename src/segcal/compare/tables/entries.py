@@ -1,0 +1,133 @@
+"""From scores to rows of a table: means over cases, intervals over patients, and marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from segcal.compare import MAIN_NETWORK, Contender, Results
+from segcal.compare.ranking import MAIN, bootstrap_means, counted, credited, ranks
+from segcal.compare.tables.records import Entry, Request, Row
+from segcal.metrics import METRICS
+from segcal.published import published
+
+DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
+N_SAMPLES, LEVEL = 2000, 0.95
+MISSED, EMPTY, WITHOUT, NOT_SCORED = "missed", "empty", "without", "not scored"  # notes of entries
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: a metric of a class (or all) under a condition."""
+
+    metric: str
+    kind: str
+    calibrator: str = ""
+    corruption: str = ""
+    name: str = ""  # printed before the metric: a class
+    suffix: str = ""  # printed after it: a calibrator
+    source: str = ""  # the paper's table that has it
+
+    @property
+    def header(self) -> str:
+        """The printed head: class, metric, which direction is better, unit."""
+        row = METRICS[self.metric]
+        unit = f"({row.unit})" if row.unit else ""
+        return " ".join(filter(None, (self.name, row.label, row.arrow, unit, self.suffix)))
+
+    def values(self, results: Results, dataset: str, metric: str = "") -> pd.DataFrame:
+        """The values of its metric, or of another one, per case and contender."""
+        condition = {"calibrator": self.calibrator, "corruption": self.corruption}
+        return results.per_case(dataset, metric or self.metric, self.kind, **condition)
+
+
+def main_columns(request: Request, corruption: str = "", source: str = "") -> list[Column]:
+    """The four main metrics, each over all classes."""
+    columns = []
+    for metric in MAIN:
+        kind = request.results.overall_class(request.dataset, metric)
+        columns.append(Column(metric, kind, request.calibrator, corruption, source=source))
+    return columns
+
+
+def rows_of(
+    request: Request, contenders: Sequence[Contender], columns: Sequence[Column], block: str = ""
+) -> list[Row]:
+    """A row per contender; the best and the second of each column are marked."""
+    parts = [_entries(request.results, contenders, column) for column in columns]
+    rows = []
+    for c in contenders:
+        entries = [part.get(c.key, Entry(note=NOT_SCORED)) for part in parts]
+        if request.published:
+            for i, column in enumerate(columns):
+                entries[i] = replace(entries[i], published=paper_value(c, column))
+        rows.append(Row(c.label, tuple(entries), c.key, block))
+    return rows
+
+
+def _entries(results: Results, contenders: Sequence[Contender], column: Column) -> dict[str, Entry]:
+    """The entry of each contender that has scores for a column."""
+    dataset, metric = contenders[0].dataset, column.metric
+    values = column.values(results, dataset)
+    values = values[[c.key for c in contenders if c.key in values]]
+    missed = None
+    if METRICS[metric].of != "bins":
+        missed = column.values(results, dataset, "missed").reindex_like(values)
+    reasons = _no_value(values, metric, missed)
+    # If no contender has a value in a case, the object is not there.
+    there = int((values.notna() | reasons[MISSED]).any(axis=1).sum())
+    means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
+    places, entries = marks(values, metric, missed), {}
+    for key, line in zip(values, means.to_numpy().tolist(), strict=True):
+        mean, low, high = (None if math.isnan(x) else x for x in line)
+        counts = {word: int(where[key].sum()) for word, where in reasons.items()}
+        note = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+        entry = Entry(mean, low, high, int(values[key].count()), note=note, of=there)
+        place = places.get(key)
+        entries[key] = replace(entry, best=place == 1, second=place == 2)
+    return entries
+
+
+def _no_value(
+    values: pd.DataFrame, metric: str, missed: pd.DataFrame | None
+) -> dict[str, pd.DataFrame]:
+    """Where each contender has no value that another has or should have, by the reason."""
+    lost = pd.DataFrame(False, values.index, values.columns)
+    if missed is not None and METRICS[metric].of == "surfaces":
+        lost = missed > 0
+    fair = credited(values, metric, missed)
+    without = fair.isna() & ~lost & values.notna().any(axis=1).to_numpy()[:, None]
+    return {MISSED: lost, EMPTY: values.isna() & fair.notna(), WITHOUT: without}
+
+
+def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> dict[str, int]:
+    """1 for the contenders with the best mean, 2 for the second best.
+
+    None if all are equal, no second of two. `segcal.compare.ranking.no_value` says what a missing
+    value counts as."""
+    means = counted(credited(values, metric, missed), metric).mean()
+    order = ranks(means.to_frame().T, metric)
+    if not len(order) or order.iloc[0].nunique() < 2:
+        return {}
+    places = sorted(order.iloc[0].unique())[: 2 if len(means) > 2 else 1]
+    marked = {}
+    for key, rank in order.iloc[0].items():
+        if rank in places and values[key].count():
+            marked[str(key)] = places.index(rank) + 1
+    return marked
+
+
+def paper_value(c: Contender, column: Column) -> float | None:
+    """What the paper has for an entry; `None` if it has nothing."""
+    if c.network != MAIN_NETWORK or c.members > 1 or not column.source or column.corruption:
+        return None
+    wanted = {"table": column.source, "class": column.kind, "metric": column.metric}
+    wanted |= {"method": c.method, "penalty": dict(c.variant).get("penalty", "l1")}
+    wanted |= {"calibrator": column.calibrator}
+    rows = published(c.dataset)
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return float(rows["value"].iloc[0]) if len(rows) else None

@@ -1,0 +1,152 @@
+"""The sentences under tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from segcal.compare import Contender, Results
+from segcal.compare.tables.entries import (
+    EMPTY,
+    LEVEL,
+    MISSED,
+    N_SAMPLES,
+    NOT_SCORED,
+    WITHOUT,
+    Column,
+)
+from segcal.compare.tables.records import Entry, Request, Row
+from segcal.metrics import METRICS
+from segcal.published import published_datasets
+
+MOST_NAMES = 4  # failed cells that a note names one by one
+MEANINGS = {
+    MISSED: "Missed: the number of cases in which an object was missed or invented, so that it has"
+    " no distance. The mean is over the other cases.",
+    EMPTY: "Empty: the number of cases in which the object is not there and rightly left out, while"
+    " another invents it. The mean is over the other cases.",
+    NOT_SCORED: "Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add"
+    " them.",
+}
+
+
+def notes_on(
+    request: Request,
+    contenders: Sequence[Contender],
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+) -> Iterator[str]:
+    """The sentences under a table of means: over what, the interval, the marks, what is missing."""
+    results, dataset = request.results, request.dataset
+    entries = [entry for row in rows for entry in row.cells]
+    scores = results.rows()
+    cases = scores.loc[scores["dataset"] == dataset, "case"].unique()
+    yield from _basis(results, contenders, list(cases))
+    yield from _marks(contenders, entries)
+    has_distances = any(METRICS[column.metric].unit for column in columns)
+    if has_distances and results.data(dataset).get("distances") == "pixels":
+        yield (
+            "Distances are in pixels of the original, not in mm: pictures do not say how large a"
+            " pixel is."
+        )
+    yield from _fewer(len(cases), rows, columns)
+    for word, sentence in MEANINGS.items():
+        if any(word in entry.note for entry in entries):
+            yield sentence
+    lacking = [row.label for row in rows if any(WITHOUT in entry.note for entry in row.cells)]
+    if lacking:
+        yield (
+            "Without: the number of cases in which others have a value, but not"
+            f" {', '.join(dict.fromkeys(lacking))}. The mean is over the other cases, so it is not"
+            " of the same cases as theirs."
+        )
+    if request.published:
+        yield _published(dataset, entries, columns)
+
+
+def _basis(
+    results: Results, contenders: Sequence[Contender], cases: Sequence[str]
+) -> Iterator[str]:
+    n_cases = len(cases)
+    n_patients = results.patients(contenders[0].dataset).reindex(cases).nunique()
+    if n_cases == 1:
+        yield "One test case only: no interval and no test."
+    elif n_patients < 2:
+        yield f"{n_cases} test cases of one patient only: no interval and no test."
+    else:
+        yield (
+            f"Mean over {n_cases} test cases ± half of the {LEVEL:.0%} bootstrap interval over"
+            f" {n_patients} patients ({N_SAMPLES:,} samples)."
+        )
+    infos = {c.label: [results.runs[run] for run in c.runs] for c in contenders}
+    if any(info.get("patients", {}) is None for group in infos.values() for info in group):
+        yield "It is not known which cases are of one patient; each counts as a patient of its own."
+    seeds = {label: len({i["settings"]["seed"] for i in group}) for label, group in infos.items()}
+    numbers = set(seeds.values())
+    if numbers != {1}:
+        each = ", ".join(f"{label} {n}" for label, n in seeds.items())
+        yield f"Per case the mean over seeds: {each if len(numbers) > 1 else max(numbers)}."
+
+
+def _marks(contenders: Sequence[Contender], entries: Sequence[Entry]) -> Iterator[str]:
+    if len(contenders) < 2:
+        yield f"{contenders[0].label} is the only contender: no marks and no ranks."
+    if len(contenders) < 2 or not any(entry.best for entry in entries):
+        return
+    missed, empty, without = (
+        any(word in entry.note for entry in entries) for word in (MISSED, EMPTY, WITHOUT)
+    )
+    mean = "" if missed or empty or without else " mean"
+    line = f"Bold is the better{mean}"
+    if any(entry.second for entry in entries):
+        line = f"Bold is the best{mean}, underlined the second"
+    worst = " or ".join(["a missed case"] * missed + ["a case without a value"] * without)
+    rules = [f"{worst} as the worst {'value' if without else 'distance'} anyone had"] * bool(worst)
+    rules += ["an empty case as perfect"] * empty
+    yield f"{line}, counting {' and '.join(rules)}." if rules else f"{line}."
+
+
+def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[str]:
+    """Columns without any value in some cases, such as of a class that is not there."""
+    over = defaultdict(list)
+    for i, column in enumerate(columns):
+        entries = [row.cells[i] for row in rows if row.cells[i].note != NOT_SCORED]
+        counts = [entry.of for entry in entries]
+        if len(entries) == len(rows) and all(entry.value is None for entry in entries):
+            yield f"{column.header} has no value in any case."
+        elif counts and min(counts) < n_cases:  # a block may have fewer than another
+            bounds = dict.fromkeys((min(counts), max(counts)))
+            over[" to ".join(map(str, bounds))].append(column.header)
+    for n, headers in over.items():
+        yield (
+            f"Over {n} of {n_cases} cases, as nobody has a value in the others:"
+            f" {', '.join(headers)}."
+        )
+
+
+def _published(dataset: str, entries: Sequence[Entry], columns: Sequence[Column]) -> str:
+    if dataset not in published_datasets():
+        known = ", ".join(published_datasets())
+        return f"The paper has no values for {dataset}; it has for {known}."
+    if all(entry.published is None for entry in entries):
+        return "The paper has no values for this table."
+    distances = any(METRICS[column.metric].of == "surfaces" for column in columns)
+    voxels = "; its surface distances are in voxels" if distances else ""
+    return f"In brackets the value that the paper has{voxels}."
+
+
+def failed_note(failed: Iterable[str]) -> list[str]:
+    """A sentence on the cells of a study that failed; none if none did.
+
+    >>> failed_note(["ls-s0", "ls-s1"])
+    ['Left out because they failed in the study: ls-s0, ls-s1.']
+    >>> failed_note([f"ls-s{i}" for i in range(9)])
+    ['Left out because they failed in the study: ls-s0, ls-s1, ls-s2, ls-s3 and 5 more.']
+    """
+    names = list(failed)
+    if not names:
+        return []
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    which = "it" if len(names) == 1 else "they"
+    listed = ", ".join(names[:MOST_NAMES]) + more
+    return [f"Left out because {which} failed in the study: {listed}."]
