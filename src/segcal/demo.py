@@ -84,7 +84,7 @@ def _rows(results: Results) -> list[dict[str, Any]]:
         means[f"ece_{name}"] = results.per_case(dataset, "ece", "all", calibrator=name).mean()
     rows = []
     for contender in ranking.contenders:
-        row = {"method": contender.label, "chosen": contender.setting}
+        row: dict[str, Any] = {"method": contender.label, "chosen": contender.setting}
         row |= {key: float(column[contender.key]) for key, column in means.items()}
         rows.append(row | {"rank": float(ranking.case_rank["mean"][contender.key])})
     return sorted(rows, key=lambda row: row["rank"])

@@ -26,8 +26,8 @@ def demo(
 
     with Board() as board:
         done = run_demo(out, workers=workers, say=board.say, watch=board)
-    heads = ("method", "chosen", "DSC ↑", "ASD ↓ (mm)", "ECE ↓", "CECE ↓")
-    heads += ("ECE + TS", "ECE + LTS", "mean case rank")
+    heads = ["method", "chosen", "DSC ↑", "ASD ↓ (mm)", "ECE ↓", "CECE ↓"]
+    heads += ["ECE + TS", "ECE + LTS", "mean case rank"]
     table = Table(*heads, title="16 test phantoms, means over cases; settings chosen on validation")
     for row in done.rows:
         table.add_row(*(v if isinstance(v, str) else f"{v:.3f}" for v in row.values()))
