@@ -70,8 +70,8 @@ def section_runs(section: Section) -> Iterator[tuple[RunSettings, bool]]:
             run |= {"loss": loss, "network": network, "training": training}
             settings = checked(run | {"seed": seed, "fold": k})
             _check(settings, cases)
-            untold = tunable(settings.loss.name) - set(loss)
-            yield resolved(settings, cases), bool(chosen and untold)
+            open_keys = tunable(settings.loss.name) - set(loss)
+            yield resolved(settings, cases), bool(chosen and open_keys)
 
 
 def _listed(value: Any) -> list[Any]:
