@@ -4,6 +4,7 @@ import itertools
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib
 import matplotlib.figure
@@ -15,23 +16,26 @@ from made_runs import METHODS, made_bins
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.contour import QuadContourSet
-from matplotlib.patches import Ellipse
 
 from segcal import figures
 from segcal.data.catalog import class_colours
-from segcal.figures import style, values
+from segcal.figures import looks, style, values
+from segcal.figures.looks import look_of
 from segcal.folders import save_figure
 from segcal.losses import LOSSES, margin_penalty
 from segcal.metrics import METRICS, ece, reliability
 from segcal.networks import NETWORKS
 from segcal.types import UserError
 
-KEYS = [
-    *METHODS,
-    "mbls penalty=l2",
-    *(f"{n} {m}" for n in ("attention_unet", "unetpp", "transunet") for m in ("ce", "mbls")),
-]
-LABELS = {key: key.replace("mbls", "MbLS").replace("_", " ").replace("=", " ") for key in KEYS}
+LOOKS = {
+    method: look_of(method, label=method.replace("mbls", "MbLS").replace("_", " "))
+    for method in METHODS
+}
+LOOKS["mbls l2"] = look_of("mbls", variant=(("penalty", "l2"),), label="MbLS penalty l2")
+for network, method in itertools.product(("attention_unet", "unetpp", "transunet"), ("ce", "mbls")):
+    text = f"{network} {method}".replace("mbls", "MbLS").replace("_", " ")
+    LOOKS[f"{network} {method}"] = look_of(method, network, label=text)
+KEYS = list(LOOKS)
 CLASSES = [f"left adrenal gland {i}" if i % 3 else f"organ {i}" for i in range(1, 13)]
 COLOURS = class_colours(16)
 
@@ -56,8 +60,8 @@ def cases(keys, middle, n=20, seed=0):
     )
 
 
-def labels(keys):
-    return {key: LABELS[key] for key in keys}
+def looks_of(keys):
+    return {key: LOOKS[key] for key in keys}
 
 
 # What is drawn
@@ -108,7 +112,7 @@ def lines(ax):
 
 
 def look(key):
-    return style.look_of(key).colour, style.look_of(key).marker
+    return LOOKS[key].colour, LOOKS[key].marker
 
 
 SEVERITIES = (0, 0.01, 0.02, 0.03, 0.04, 0.05)
@@ -135,7 +139,7 @@ def tried_table(keys, seeds=1):
     rows = itertools.product(keys, (5, 8, 10), range(seeds))
     return pd.DataFrame(
         [
-            {"contender": k, "setting": f"margin={m}", "dice": d, "ece": e, "chosen": m == 8}
+            {"contender": k, "setting": (("margin", m),), "dice": d, "ece": e, "chosen": m == 8}
             for (k, m, _), d, e in zip(
                 rows, rng.uniform(0.8, 0.9, 999), rng.uniform(0, 0.1, 999), strict=False
             )
@@ -165,7 +169,7 @@ def web(keys, names, seed=0, better="higher"):
 
 def every_figure(keys, classes, bins):
     """One of each for these contenders and classes."""
-    named, n = labels(keys), len(classes)
+    named, n = looks_of(keys), len(classes)
     rng = np.random.default_rng(3)
     mine = {key: bins[key] for key in keys}
     per_class = {
@@ -241,17 +245,30 @@ def test_the_layout_check_can_fail(monkeypatch):
 
 
 def test_looks_tell_contenders_apart_and_methods_keep_their_colour():
-    assert set(style.METHODS) == set(LOSSES)
-    assert set(style.NETWORKS) == set(NETWORKS)
-    assert len(
-        {(look.colour, look.marker, str(look.line)) for look in map(figures.look_of, KEYS)}
-    ) == len(KEYS)
-    assert {figures.colour_of(f"{network} mbls") for network in NETWORKS} == {
-        figures.colour_of("mbls")
-    }
-    assert figures.colour_of("mbls penalty=l2") != figures.colour_of("mbls")
-    assert figures.look_of("a_new_loss") == figures.look_of("a_new_loss")
-    assert figures.colour_of("a_new_loss") not in {colour for colour, _ in style.METHODS.values()}
+    assert len({(look.colour, look.marker, str(look.line)) for look in LOOKS.values()}) == len(KEYS)
+    assert {look_of("mbls", network).colour for network in NETWORKS} == {"#D55E00"}
+    assert len({(look.line, look.fill) for look in (look_of("ce", n) for n in NETWORKS)}) == 4
+    assert LOOKS["mbls l2"].colour != LOOKS["mbls"].colour
+    assert LOOKS["mbls"].colour == figures.look_of("mbls", label="another").colour
+
+
+def test_the_look_of_a_new_loss_follows_from_its_row(monkeypatch):
+    known = {(look_of(method).colour, look_of(method).marker) for method in LOSSES}
+    monkeypatch.setitem(LOSSES, "a_new_loss", replace(LOSSES["ce"], label="New"))
+    new = look_of("a_new_loss")
+    assert new.label == "New"
+    assert (new.colour, new.marker) == looks.METHOD_LOOKS[len(LOSSES) - 1]
+    assert (new.colour, new.marker) not in known
+
+
+def test_what_is_in_no_table_has_its_name_and_a_look_of_its_own():
+    other = look_of("nnU-Net of my group", "nnunet")
+    assert other == look_of("nnU-Net of my group", "nnunet")
+    assert other.label == "nnU-Net of my group"
+    assert other.colour not in {look_of(method).colour for method in LOSSES}
+    assert other.line not in {look_of("ce", network).line for network in NETWORKS}
+    names = [look_of(f"model {i}") for i in range(10)]
+    assert len({(look.colour, look.marker) for look in names}) > 6
 
 
 # Linear RGB as the two common kinds of colour blindness see it (Viénot, Brettel and Mollon 1999,
@@ -279,7 +296,7 @@ def lab(colour, kind):
 
 @pytest.mark.parametrize("kind", SEEN)
 def test_colours_differ_for_colour_blind_readers(kind):
-    colours = {key: lab(colour, kind) for key, (colour, _) in style.METHODS.items()}
+    colours = {marker: lab(colour, kind) for colour, marker in looks.METHOD_LOOKS}
     for (a, one), (b, two) in itertools.combinations(colours.items(), 2):
         assert np.linalg.norm(one - two) > 12, (a, b)
     assert (
@@ -290,7 +307,7 @@ def test_colours_differ_for_colour_blind_readers(kind):
 @pytest.mark.parametrize("kind", SEEN)
 def test_classes_look_like_each_other_and_like_methods_to_nobody(kind):
     classes = {colour: lab(colour, kind) for colour in COLOURS[:8]}
-    methods = {colour: lab(colour, kind) for colour, _ in style.METHODS.values()}
+    methods = {colour: lab(colour, kind) for colour, _ in looks.METHOD_LOOKS}
     for (a, one), (b, two) in itertools.combinations(classes.items(), 2):
         assert np.linalg.norm(one - two) > 12, (a, b)
     for (a, one), (b, two) in itertools.product(classes.items(), methods.items()):
@@ -299,7 +316,7 @@ def test_classes_look_like_each_other_and_like_methods_to_nobody(kind):
 
 def test_no_bar_of_a_class_has_a_colour():
     square = np.random.default_rng(0).normal(size=(4, 4))
-    figure = figures.mean_logits({"ce": square}, labels(["ce"]), ["background", *CLASSES[:3]])
+    figure = figures.mean_logits({"ce": square}, looks_of(["ce"]), ["background", *CLASSES[:3]])
     assert {to_hex(bar.get_facecolor()) for bar in figure.axes[0].patches} == {"#ffffff"}
 
 
@@ -307,7 +324,7 @@ def test_a_class_is_drawn_as_its_legend_says(bins):
     mask = np.arange(12).reshape(3, 4).repeat(3, 0).repeat(3, 1)
     outcome = figures.Outcome(mask, np.ones(mask.shape), bins["ce"]["top"])
     figure = figures.qualitative(
-        mask, mask, {"ce": outcome}, labels(["ce"]), CLASSES[:11], COLOURS[:11]
+        mask, mask, {"ce": outcome}, looks_of(["ce"]), CLASSES[:11], COLOURS[:11]
     )
     (legend,) = figure.legends
     ax = next(ax for ax in figure.axes if ax.get_title() == "ce")
@@ -334,7 +351,7 @@ def test_the_same_colour_in_every_figure(bins):
         used = {
             to_hex(a.get_color() if hasattr(a, "get_color") else a.get_facecolor()) for a in artists
         }
-        assert {figures.colour_of(key).lower() for key in keys} <= used, name
+        assert {LOOKS[key].colour.lower() for key in keys} <= used, name
 
 
 def test_users_settings_change_nothing_and_none_are_left_behind():
@@ -399,12 +416,11 @@ def test_ece_of_bins_is_the_metric():
     torch.manual_seed(1)
     found = reliability(torch.randn(4, 3, 50), torch.randint(0, 3, (4, 50)))
     sums = {name: getattr(found.top, name).numpy() for name in ("count", "conf", "hit")}
-    assert values.bin_ece(sums) == pytest.approx(ece(found).item(), abs=1e-12)
+    assert values.ece_of(sums) == pytest.approx(ece(found).item(), abs=1e-12)
 
 
-def boundary(oval):
+def boundary(shape):
     """Points on an ellipse as matplotlib draws it."""
-    shape = Ellipse(oval.centre, oval.width, oval.height, angle=oval.angle)
     return shape.get_transform().transform(shape.get_path().vertices[:-1:3])
 
 
@@ -413,7 +429,7 @@ def test_the_ellipse_of_the_mean_is_hotellings():
 
     points = np.random.default_rng(0).normal(size=(12, 2)) @ np.array([[1, 0.8], [0, 0.3]])
     n, inverse = len(points), np.linalg.inv(np.cov(points.T))
-    for x in boundary(values.mean_oval(points)):
+    for x in boundary(values.mean_ellipse(points)):
         away = x - points.mean(0)
         assert n * away @ inverse @ away == pytest.approx(
             2 * (n - 1) / (n - 2) * f.ppf(0.95, 2, n - 2), rel=1e-6
@@ -424,22 +440,20 @@ def test_ellipses_hold_what_they_promise():
     rng = np.random.default_rng(0)
     mix = np.array([[0.02, -0.01], [0, 0.004]])
 
-    def holds(oval, x):
-        turn = np.radians(oval.angle)
-        away = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) @ (
-            x - np.array(oval.centre)
-        )
-        return (2 * away[0] / oval.width) ** 2 + (2 * away[1] / oval.height) ** 2 <= 1
+    def holds(shape, x):
+        turn = np.radians(shape.angle)
+        turned = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+        away = turned @ (x - np.array(shape.center))
+        return (2 * away[0] / shape.width) ** 2 + (2 * away[1] / shape.height) ** 2 <= 1
 
-    found = [
-        holds(values.mean_oval(rng.normal(size=(8, 2)) @ mix), np.zeros(2)) for _ in range(600)
-    ]
-    assert np.mean(found) == pytest.approx(0.95, abs=0.025)
+    samples = [rng.normal(size=(8, 2)) @ mix for _ in range(600)]
+    inside = [holds(values.mean_ellipse(sample), np.zeros(2)) for sample in samples]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.025)
     points = rng.normal(size=(2000, 2)) @ mix
-    assert np.mean([holds(values.spread_oval(points), x) for x in points]) == pytest.approx(
+    assert np.mean([holds(values.spread_ellipse(points), x) for x in points]) == pytest.approx(
         0.5, abs=0.03
     )
-    assert values.mean_oval(points[:2]) is None
+    assert values.mean_ellipse(points[:2]) is None
 
 
 # Values drawn are values given
@@ -449,7 +463,7 @@ def test_ellipses_hold_what_they_promise():
 def test_radar_puts_the_best_outside_and_prints_both_ends():
     table = pd.DataFrame({"a": [0.2, 0.4], "b": [0.9, 0.6], "c": [0.5, 0.505]}, ["ce", "mbls"])
     figure = figures.radar(
-        [figures.Web("ECE ↓", table, ["lower", "lower", "higher"])], labels(["ce", "mbls"])
+        [figures.Web("ECE ↓", table, ["lower", "lower", "higher"])], looks_of(["ce", "mbls"])
     )
     found = lines(figure.axes[0])
     radius = {key: np.hypot(*found[look(key)].T)[:3] for key in ("ce", "mbls")}
@@ -469,7 +483,7 @@ def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
         ["ls", "ce", "mbls"],
     )
     figure = figures.rank_heatmap(
-        {"sum-rank": table}, labels(table.index), {"dice": "DSC", "ece": "ECE"}
+        {"sum-rank": table}, looks_of(table.index), {"dice": "DSC", "ece": "ECE"}
     )
     cells = {
         (t.get_position()[::-1]): (t.get_text(), t.get_fontweight()) for t in figure.axes[0].texts
@@ -495,7 +509,7 @@ def test_dice_vs_ece_draws_each_case_and_the_means():
     keys = ["ce", "mbls"]
     dice, error = cases(keys, 0.8), cases(keys, 0.05, seed=5)
     dice.loc[3, "ce"] = np.nan
-    figure = figures.dice_vs_ece(dice, error, labels(keys))
+    figure = figures.dice_vs_ece(dice, error, looks_of(keys))
     for key in keys:
         both = np.stack([dice[key], error[key]], 1)
         both = both[~np.isnan(both).any(1)]
@@ -513,7 +527,7 @@ def test_reliability_draws_accuracy_gap_counts_and_ece():
         "conf": np.array([0, 20.0, 54.0]),
         "hit": np.array([0, 30.0, 48.0]),
     }
-    figure = figures.reliability({"mbls": sums}, labels(["mbls"]))
+    figure = figures.reliability({"mbls": sums}, looks_of(["mbls"]))
     top, bottom = figure.axes[:2]
     bars = {
         (round(p.get_x() + p.get_width() / 2, 4), round(p.get_y(), 4), round(p.get_height(), 4))
@@ -538,16 +552,16 @@ def test_reliability_per_class_as_diagrams_and_as_lines(bins):
     each = {
         (k, i): {what: sums[i] for what, sums in some[k].items()} for k in keys for i in range(3)
     }
-    figure = figures.reliability_per_class(some, labels(keys), ["RV", "MYO", "LV"])
+    figure = figures.reliability_per_class(some, looks_of(keys), ["RV", "MYO", "LV"])
     text = all_text(figure)
     for (key, i), part in each.items():
-        assert f"{LABELS[key]}: {['RV', 'MYO', 'LV'][i]}" in text
-        assert f"ECE {values.bin_ece(part):.3f}" in text
+        assert f"{LOOKS[key].label}: {['RV', 'MYO', 'LV'][i]}" in text
+        assert f"ECE {values.ece_of(part):.3f}" in text
     wide = {
         key: {what: np.tile(sums, (4, 1)) for what, sums in part.items()}
         for key, part in some.items()
     }
-    figure = figures.reliability_per_class(wide, labels(keys), CLASSES)
+    figure = figures.reliability_per_class(wide, looks_of(keys), CLASSES)
     tops = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in tops] == CLASSES
     part = each["mbls", 1]
@@ -558,9 +572,9 @@ def test_reliability_per_class_as_diagrams_and_as_lines(bins):
 
 def test_risk_coverage_prints_the_area(bins):
     keys = ["ce", "mbls"]
-    figure = figures.risk_coverage({key: bins[key]["fine"] for key in keys}, labels(keys))
+    figure = figures.risk_coverage({key: bins[key]["fine"] for key in keys}, looks_of(keys))
     for key in keys:
-        assert f"{LABELS[key]}: {figures.aurc(bins[key]['fine']):.4f}" in all_text(figure)
+        assert f"{LOOKS[key].label}: {figures.aurc(bins[key]['fine']):.4f}" in all_text(figure)
         np.testing.assert_allclose(
             lines(figure.axes[0])[look(key)].T, figures.risk_curve(bins[key]["fine"])
         )
@@ -568,7 +582,7 @@ def test_risk_coverage_prints_the_area(bins):
 
 def test_robustness_draws_the_noise_levels_with_smaller_markers():
     table = noise_table(["ce", "mbls"])
-    figure = figures.robustness(table, labels(["ce", "mbls"]))
+    figure = figures.robustness(table, looks_of(["ce", "mbls"]))
     for key in ("ce", "mbls"):
         colour, marker = look(key)
         dots = [
@@ -584,7 +598,7 @@ def test_robustness_draws_the_noise_levels_with_smaller_markers():
 
 def test_sensitivity_draws_means_over_seeds_and_rings_the_chosen():
     table = tried_table(["ls", "mbls"], seeds=2)
-    figure = figures.sensitivity(table, labels(["ls", "mbls"]))
+    figure = figures.sensitivity(table, looks_of(["ls", "mbls"]))
     assert [t.get_text() for t in figure.axes[2].get_xticklabels()] == ["5", "8", "10"]
     assert figure.axes[2].get_xlabel() == "margin"
     assert figure.axes[0].get_ylabel() == f"validation {METRICS['dice'].label} ↑"
@@ -608,7 +622,7 @@ def test_backbones_draw_means_with_their_intervals():
         {"mean": [0.1, 0.2, 0.3, 0.4], "low": [0.0, 0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5, 0.6]},
         cells,
     )
-    figure = figures.backbones({"ece": table}, labels(["ce", "mbls"]))
+    figure = figures.backbones({"ece": table}, looks_of(["ce", "mbls"]))
     drawn = sorted(tuple(line.get_ydata()) for line in figure.axes[0].lines)
     assert drawn == sorted(
         [(m,) for m in table["mean"]] + list(zip(table["low"], table["high"], strict=True))
@@ -618,19 +632,19 @@ def test_backbones_draw_means_with_their_intervals():
 
 def test_objectives_are_shares_of_the_sum():
     table = pd.DataFrame({"ce": [0.2, 0.5], "mbls": [0.6, 0.5]}, ["RV", "LV"])
-    figure = figures.objectives({"cece": table}, labels(["ce", "mbls"]))
+    figure = figures.objectives({"cece": table}, looks_of(["ce", "mbls"]))
     bars = [
         (to_hex(p.get_facecolor()), round(p.get_x(), 6), round(p.get_width(), 6))
         for p in figure.axes[0].patches
     ]
-    ce, mbls = (figures.colour_of(key).lower() for key in ("ce", "mbls"))
+    ce, mbls = (LOOKS[key].colour.lower() for key in ("ce", "mbls"))
     assert bars == [(ce, 0, 0.25), (mbls, 0.25, 0.75), (ce, 0, 0.5), (mbls, 0.5, 0.5)]
     assert {"0.200", "0.600", "0.500"} <= set(all_text(figure).split("\n"))
 
 
 def test_learning_curves_are_means_of_runs_with_the_best_epoch_marked():
     found = logs(["mbls"], runs=3)
-    figure = figures.learning_curves(found, labels(["mbls"]))
+    figure = figures.learning_curves(found, looks_of(["mbls"]))
     for ax, column in zip(figure.axes, ("val_dice", "val_ece"), strict=True):
         mean = np.mean([run[column] for run in found["mbls"]], axis=0)
         np.testing.assert_allclose(ax.lines[0].get_ydata(), mean)
@@ -650,7 +664,7 @@ def test_a_network_that_knows_nothing_yet_does_not_flatten_its_learning_curve():
             "val_ece": [0.9, 0.8] + [0.05, 0.06] * 9,
         }
     )
-    dice, ece = figures.learning_curves({"ce": [log]}, labels(["ce"])).axes
+    dice, ece = figures.learning_curves({"ce": [log]}, looks_of(["ce"])).axes
     for ax, low, high in ((dice, 0.8, 0.82), (ece, 0.05, 0.06)):
         assert ax.get_ylim()[0] == pytest.approx(low, abs=0.005)
         assert ax.get_ylim()[1] == pytest.approx(high, abs=0.005)
@@ -660,7 +674,7 @@ def test_a_network_that_knows_nothing_yet_does_not_flatten_its_learning_curve():
 
 def test_mean_logits_are_bars_grouped_by_true_class():
     table = np.array([[1.0, -1.0], [np.nan, np.nan]])
-    figure = figures.mean_logits({"ce": table}, labels(["ce"]), ["background", "tumour"])
+    figure = figures.mean_logits({"ce": table}, looks_of(["ce"]), ["background", "tumour"])
     bars = figure.axes[0].patches
     assert [p.get_height() for p in bars] == [1, 0, -1, 0]
     assert [bool(p.get_hatch()) for p in bars] == [
@@ -681,7 +695,7 @@ def test_mean_logits_of_many_classes_are_a_matrix(n, monkeypatch):
     table = np.random.default_rng(0).normal(size=(n, n))
     table[1] = np.nan
     named = ["background", *CLASSES[: n - 1]]
-    figure = figures.mean_logits({"ce": table, "mbls": table + 5}, labels(["ce", "mbls"]), named)
+    figure = figures.mean_logits({"ce": table, "mbls": table + 5}, looks_of(["ce", "mbls"]), named)
     check_layout(figure, monkeypatch)
     assert "no voxels" in all_text(figure)
     shown = [ax.images[0] for ax in figure.axes if ax.images and ax.get_title()]
@@ -716,7 +730,7 @@ def test_qualitative_shows_masks_confidence_and_reliability(bins):
     confidence = np.full((4, 3), 0.7)
     outcome = figures.Outcome(mask, confidence, bins["ce"]["top"])
     figure = figures.qualitative(
-        image, mask, {"ce": outcome}, labels(["ce"]), ["one", "two"], COLOURS[:2]
+        image, mask, {"ce": outcome}, looks_of(["ce"]), ["one", "two"], COLOURS[:2]
     )
     pictures = {
         ax.get_title(): ax.images[0].get_array()
@@ -742,7 +756,7 @@ def test_qualitative_shows_masks_confidence_and_reliability(bins):
     assert any(
         ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes
     )
-    assert f"ECE {values.bin_ece(bins['ce']['top']):.3f}" in all_text(figure)
+    assert f"ECE {values.ece_of(bins['ce']['top']):.3f}" in all_text(figure)
 
 
 # Too little, or nothing
@@ -751,7 +765,7 @@ def test_qualitative_shows_masks_confidence_and_reliability(bins):
 
 def test_what_has_no_value_is_said(bins, monkeypatch):
     keys = ["ce", "focal", "mbls"]
-    named = labels(keys)
+    named = looks_of(keys)
     empty = {what: np.zeros_like(sums) for what, sums in bins["ce"]["top"].items()}
     top = {"ce": bins["ce"]["top"], "mbls": empty}
     gone = cases(keys, 0.8).assign(focal=np.nan)

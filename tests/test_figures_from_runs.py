@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from segcal.compare import read_results
 from segcal.compare.ranking import rank_results
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
-from segcal.figures import FIGURES, aurc, colour_of, save_figures
+from segcal.figures import FIGURES, aurc, look_of, save_figures
 from segcal.figures.from_networks import median_case
 from segcal.figures.style import OVER
 from segcal.folders import read_json, save_weights, write_json
@@ -134,7 +135,7 @@ def test_robustness_draws_the_means_of_the_chosen_runs(results, study):
             [mean(folders, "dice", "mean", level), mean(folders, "ece", "all", level)]
             for level in levels
         ]
-        np.testing.assert_allclose(lines(ax)[colour_of(key), ""], expected)
+        np.testing.assert_allclose(lines(ax)[look_of(key).colour, ""], expected)
 
 
 def test_a_point_of_dice_against_ece_is_a_patient(results, study):
@@ -149,7 +150,7 @@ def test_a_point_of_dice_against_ece_is_a_patient(results, study):
     ):
         by_patient[i // 2].append([dice, error])
     expected = [np.mean(pairs, axis=0) for pairs in by_patient.values()]
-    np.testing.assert_allclose(lines(figure.axes[0])[colour_of("ce"), "."], expected)
+    np.testing.assert_allclose(lines(figure.axes[0])[look_of("ce").colour, "."], expected)
     assert figure.axes[0].get_title().startswith("4 patients")
 
 
@@ -221,7 +222,7 @@ def test_the_margin_is_the_chosen_one_and_curves_are_the_logs(results, study):
     ax = FIGURES["learning_curves"].draw(results, "made").axes[0]
     with (study / "ce" / "log.csv").open() as file:
         expected = [float(row["val_dice"]) for row in csv.DictReader(file)]
-    np.testing.assert_allclose(lines(ax)[colour_of("ce"), ""][:, 1], expected)
+    np.testing.assert_allclose(lines(ax)[look_of("ce").colour, ""][:, 1], expected)
 
 
 def test_objectives_are_the_four(results):
@@ -330,6 +331,33 @@ def test_runs_without_bins_are_named(tmp_path):
     assert "no value: FL" in all_text(FIGURES["reliability"].draw(results, "made"))
     (tmp_path / "ce" / "bins.json").unlink()
     assert FIGURES["reliability"].draw(results, "made") is None
+
+
+def test_runs_without_a_log_have_no_learning_curve(tmp_path):
+    for loss in ("ce", "focal"):
+        made_run(tmp_path, loss, loss, n_cases=3, n_voxels=300)
+    (tmp_path / "focal" / "log.csv").unlink()
+    results = read_results([tmp_path])
+    assert "no value: FL" in all_text(FIGURES["learning_curves"].draw(results, "made"))
+    (tmp_path / "ce" / "log.csv").unlink()
+    assert FIGURES["learning_curves"].draw(results, "made") is None
+
+
+def test_methods_and_networks_of_other_tools_are_drawn(results):
+    """What is in neither `LOSSES` nor `NETWORKS`."""
+    names = {"ce": "theirs", "transunet": "nnunet"}
+    keys = {"ce": "theirs", "transunet ce": "nnunet theirs", "transunet mbls": "nnunet mbls"}
+    contenders = []
+    for c in results.contenders:
+        method, network = names.get(c.method, c.method), names.get(c.network, c.network)
+        contenders.append(replace(c, key=keys.get(c.key, c.key), method=method, network=network))
+    scores = results.scores.replace({"contender": keys})
+    others = replace(results, scores=scores, contenders=tuple(contenders))
+    drawn = {key for key, row in FIGURES.items() if row.draw(others, "made") is not None}
+    assert drawn == KEYS - {"qualitative"}
+    figure = FIGURES["backbones"].draw(others, "made")
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "nnunet"]
+    assert "theirs" in all_text(figure)
 
 
 # One case, through real networks

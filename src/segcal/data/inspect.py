@@ -105,7 +105,7 @@ class SliceView(NamedTuple):
 def middle_slices(cases: CaseSet, n: int) -> list[SliceView]:
     """The middle one of the labelled slices, in `n` cases spread over the data set."""
     last = len(cases.ids) - 1
-    ends = edges(cases.info)
+    ends = edges(cases.info["orientation"], cases.info["settings"]["recipe"]["axis"])
     views = []
     for i in np.linspace(0, last, min(n, last + 1)).round().astype(int):
         id = cases.ids[i]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
 
 
-def edges(info: Mapping[str, Any]) -> dict[str, Any]:
+def edges(orientation: str | None, axis: int) -> dict[str, Any]:
     """Which axes of a slice must be flipped, and which way its edges then point.
 
-    Front or head is up; the patient's right (or, from the side, front) is on the left. `info` is
-    the content of `cases.json`. Data of unknown orientation are shown as stored, without letters.
+    Front or head is up; the patient's right (or, from the side, front) is on the left. `axis` is
+    the slicing axis of the recipe. Data of unknown orientation are shown as stored, without
+    letters.
 
-    >>> edges({"orientation": "RAS", "settings": {"recipe": {"axis": 0}}})
+    >>> edges("RAS", 0)
     {'flip': [True, True], 'top': 'A', 'left': 'R', 'bottom': 'P', 'right': 'L'}
     """
-    code = info.get("orientation")
-    if not code:
+    if not orientation:
         return {"flip": [False, False]}
     order = [0, 1, 2]  # x, y, z
-    order.append(order.pop(2 - info["settings"]["recipe"]["axis"]))  # as preparation does
-    right, bottom = code[order[0]], code[order[1]]  # where the voxels of a row, and the rows, go
+    order.append(order.pop(2 - axis))  # as preparation does
+    right, bottom = orientation[order[0]], orientation[order[1]]  # where the voxels of a row, and the rows, go
     flip = [bottom in "ASR", right in "RAS"]
     if flip[0]:
         bottom = OPPOSITE[bottom]

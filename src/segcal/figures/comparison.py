@@ -1,10 +1,8 @@
-"""Contenders side by side: radar, ranks, Dice against ECE, backbones, objectives with and without
-Dice.
-"""
+"""Contenders side by side: radar, ranks, Dice against ECE, networks, with and without Dice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -12,51 +10,24 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse, Patch
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from segcal.figures.style import (
-    DOUBLE,
-    MM,
-    PALE,
-    SINGLE,
-    SMALL,
-    SOFT,
-    add_handles,
-    add_legend,
-    colour_of,
-    grid,
-    legend_size,
-    look_of,
-    panels,
-    say,
-    say_missing,
-    shortened,
-    styled,
-    text_on,
-)
-from segcal.figures.values import Oval, mean_oval, outward, shares, spread_oval
-from segcal.metrics import METRICS
-
-Labels = Mapping[str, str]
-"""The printed label of each contender, by its key; the key decides the look."""
+from segcal.figures import layout
+from segcal.figures.looks import Looks, axis_label
+from segcal.figures.style import CENTRED, DOUBLE, PALE, SINGLE, SMALL, SOFT, text_on
+from segcal.figures.values import mean_ellipse, outward, spread_ellipse
 
 
-def axis_label(metric: str) -> str:
-    """A metric as printed beside an axis: label, unit and which way is better."""
-    row = METRICS[metric]
-    return f"{row.label} {row.arrow}" + (f" ({row.unit})" if row.unit else "")
-
-
-# Radar
-# ------------------------------------------------------------------------------
+def _distinct(names: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(names))
 
 
 class Web(NamedTuple):
-    """One radar: a row per contender, a column per axis, and which way is better on each ("higher"
-    or "lower").
+    """One radar: a row per contender, a column per axis, and which direction is better on each
+    ("higher" or "lower").
     """
 
     title: str
@@ -64,37 +35,30 @@ class Web(NamedTuple):
     better: Sequence[str]
 
 
-@styled
-def radar(webs: Sequence[Web], labels: Labels) -> Figure:
-    """A radar per web; each axis goes from the worst value at the inner ring to the best at the
-    outer, both printed.
-    """
-    keys = list(dict.fromkeys(key for web in webs for key in web.values.index))
-    _, room = legend_size([labels[key] for key in keys], DOUBLE)
+@layout.styled
+def radar(webs: Sequence[Web], looks: Looks) -> Figure:
+    """A radar per web; an axis goes from the worst value (inner ring) to the best (outer ring)."""
+    keys = _distinct(key for web in webs for key in web.values.index)
+    handles = layout.line_handles(looks[key] for key in keys)
     width = DOUBLE if len(webs) > 1 else SINGLE
     lowest = min(_spokes(max(web.values.shape[1], 1))[:, 1].min() for web in webs)
-    figure, axes = panels(
-        1, len(webs), width=width, height=(1.6 - lowest) * width / len(webs) / 3.2 + 8 * MM + room
-    )
+    height = (1.6 - lowest) * width / len(webs) / 3.2 + 8
+    figure, axes = layout.panels(1, len(webs), width=width, height=height, legend=handles)
     missing = []
     for ax, web in zip(axes[0], webs, strict=True):
-        _draw_web(ax, web)
-        gaps = web.values.isna()
-        missing += [
-            f"{labels[key]} ({name})" for name in gaps.columns for key in gaps.index[gaps[name]]
-        ]
-    say_missing(figure, missing)
-    add_legend(figure, keys, labels)
-    return figure
+        _draw_web(ax, web, looks)
+        for name, column in web.values.items():
+            missing += [f"{looks[key].label} ({name})" for key in column.index[column.isna()]]
+    return layout.finished(figure, handles, missing=missing)
 
 
-def _draw_web(ax: Axes, web: Web) -> None:
+def _draw_web(ax: Axes, web: Web, looks: Looks) -> None:
     ax.set_axis_off()
     ax.set_aspect("equal")
     ax.set_title(web.title)
     names = list(web.values.columns)
     if not names or web.values.dropna(how="all").empty:
-        say(ax, "no values")
+        layout.say(ax, "no values")
         return
     inner, spokes = 0.25, _spokes(len(names))
     ax.set(xlim=(-1.6, 1.6), ylim=(spokes[:, 1].min() - 0.3, 1.3))
@@ -105,13 +69,11 @@ def _draw_web(ax: Axes, web: Web) -> None:
         ax.plot([0, x], [0, y], color=PALE, linewidth=0.5, zorder=0)
         side = "center" if abs(x) < 0.2 else ("left" if x > 0 else "right")
         up = "bottom" if y > 0.2 else ("top" if y < -0.2 else "center")
-        span = " → ".join(_short(value) for value in ends[name].dropna())
-        ax.text(
-            1.07 * x, 1.07 * y, f"{shortened(name, 18)}\n{span}", ha=side, va=up, fontsize=SMALL
-        )
+        text = f"{layout.shortened(name, 18)}\n{' → '.join(map(_short, ends[name].dropna()))}"
+        ax.text(1.07 * x, 1.07 * y, text, ha=side, va=up, fontsize=SMALL)
     for key in scaled.index:
         points = _closed(scaled.loc[key].to_numpy(dtype=float)[:, None] * spokes)
-        ax.plot(*points.T, markersize=3, clip_on=False, **look_of(key).of_line())
+        ax.plot(*points.T, markersize=3, clip_on=False, **looks[key].of_line())
 
 
 def _spokes(n: int) -> NDArray[Any]:
@@ -125,231 +87,152 @@ def _closed(points: NDArray[Any]) -> NDArray[Any]:
 
 
 def _short(value: float) -> str:
-    """A number as printed in a figure: three digits, no leading nought before a fraction's point is
-    lost.
-    """
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"
 
 
-# Ranks
-# ------------------------------------------------------------------------------
-
-
 DARKEST = 0.6
-"""How far into its colours the heat map goes; black numbers read well on all of these."""
+"""The part of its colours that the heat map uses; black numbers are easy to read on all of them."""
 
 
-@styled
+@layout.styled
 def rank_heatmap(
-    ranks: Mapping[str, pd.DataFrame], labels: Labels, columns: Mapping[str, str] | None = None
+    ranks: Mapping[str, pd.DataFrame], looks: Looks, columns: Mapping[str, str] | None = None
 ) -> Figure:
-    """A heat map per kind of rank: a row per contender, a column per metric and the overall rank
-    last; 1 is best.
+    """A heat map per kind of rank: a row per contender, a column per metric, the overall rank last.
 
-    One bar at the side says which colour is which rank, for all panels.
-    """
-    n_rows = max((len(table) for table in ranks.values()), default=1)
-    n_columns = sum(table.shape[1] for table in ranks.values())
-    width = DOUBLE if n_columns > 6 else SINGLE
-    widths = [max(table.shape[1], 1) for table in ranks.values()]
-    figure, axes = panels(
-        1, len(ranks), width=width, height=(14 + 6.5 * n_rows) * MM, width_ratios=widths
-    )
-    rows = next(iter(ranks.values())).index
-    colours = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0, DARKEST, 256)))
-    scale = Normalize(1, max(n_rows, 2))
+    Rank 1 is best. One bar at the side says which colour is which rank, for all panels."""
+    n_rows = max(len(table) for table in ranks.values())
+    ratios = [table.shape[1] for table in ranks.values()]
+    size: Any = {"width": DOUBLE if sum(ratios) > 6 else SINGLE, "height": 14 + 6.5 * n_rows}
+    figure, axes = layout.panels(1, len(ranks), width_ratios=ratios, **size)
+    rows = list(next(iter(ranks.values())).index)
+    cmap = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0, DARKEST, 256)))
+    colours: Any = ScalarMappable(Normalize(1, max(n_rows, 2)), cmap)
     for ax, (title, table) in zip(axes[0], ranks.items(), strict=True):
-        cells = table.to_numpy(dtype=float)
-        ax.imshow(np.ma.masked_invalid(cells), cmap=colours, norm=scale, aspect="auto")
-        digits = (
-            "g" if np.all(np.isnan(cells) | (2 * cells % 1 == 0)) else ".2f"
-        )  # a tie is half a rank
+        names = [(columns or {}).get(str(name), str(name)) for name in table.columns]
         ax.set_title(title)
-        ax.set_xticks(
-            range(table.shape[1]), [(columns or {}).get(str(c), str(c)) for c in table.columns]
-        )
-        ax.set_yticks(range(len(table)), [labels[key] for key in table.index])
-        named = ax is axes[0, 0] or list(table.index) != list(rows)
-        ax.tick_params(length=0, labelleft=named)
+        ax.set_xticks(range(len(names)), names)
+        ax.set_yticks(range(len(table)), [looks[key].label for key in table.index])
+        ax.tick_params(length=0, labelleft=ax is axes[0, 0] or list(table.index) != rows)
         ax.spines[:].set_visible(False)
-        for (i, j), value in np.ndenumerate(cells):
-            text = "–" if np.isnan(value) else f"{value:{digits}}"
-            ink = SOFT if np.isnan(value) else text_on(colours(scale(value)))
-            bold = "bold" if value == np.nanmin(cells[:, j]) else "normal"
-            ax.text(
-                j, i, text, ha="center", va="center", color=ink, fontsize=SMALL, fontweight=bold
-            )
-        if table.shape[1] > 1:
-            ax.axvline(
-                table.shape[1] - 1.5, color="white", linewidth=2
-            )  # the overall rank stands apart
+        _draw_ranks(ax, table.to_numpy(dtype=float), colours)
     if n_rows > 1:
-        _rank_key(figure, axes, ScalarMappable(scale, colours), n_rows)
+        where: Any = {"ax": axes, "pad": 0.01, "fraction": 0.03, "aspect": max(6, 2 * n_rows)}
+        bar = layout.colour_bar(figure, colours, "rank", length=0, **where)
+        bar.set_ticks([1, n_rows], labels=["1, best", f"{n_rows}"])
+        bar.ax.invert_yaxis()
     return figure
 
 
-def _rank_key(figure: Figure, axes: NDArray[Any], colours: ScalarMappable, n_rows: int) -> None:
-    """The bar at the side, the best rank at its top."""
-    bar = figure.colorbar(colours, ax=axes, pad=0.01, fraction=0.03, aspect=max(6, 2 * n_rows))
-    bar.set_ticks([1, n_rows], labels=["1, best", f"{n_rows}"])
-    bar.set_label("rank", fontsize=SMALL)
-    bar.ax.tick_params(labelsize=SMALL, length=0)
-    bar.ax.invert_yaxis()
-    bar.outline.set_visible(False)
+def _draw_ranks(ax: Axes, ranks: NDArray[Any], colours: Any) -> None:
+    ax.imshow(np.ma.masked_invalid(ranks), cmap=colours.cmap, norm=colours.norm, aspect="auto")
+    halves = np.all(np.isnan(ranks) | (2 * ranks % 1 == 0))  # a tie is half a rank
+    for (i, j), rank in np.ndenumerate(ranks):
+        text, ink = "–", SOFT
+        if not np.isnan(rank):
+            text, ink = f"{rank:g}" if halves else f"{rank:.2f}", text_on(colours.to_rgba(rank))
+        bold = "bold" if rank == np.nanmin(ranks[:, j]) else "normal"
+        ax.text(j, i, text, color=ink, fontweight=bold, **CENTRED)
+    if ranks.shape[1] > 1:  # the overall rank is set apart
+        ax.axvline(ranks.shape[1] - 1.5, color="white", linewidth=2)
 
 
-# Dice against ECE
-# ------------------------------------------------------------------------------
-
-
-@styled
+@layout.styled
 def dice_vs_ece(
-    dice: pd.DataFrame, ece: pd.DataFrame, labels: Labels, *, unit: str = "case"
+    dice: pd.DataFrame, ece: pd.DataFrame, looks: Looks, *, unit: str = "case"
 ) -> Figure:
-    """Left a point per case and contender with an ellipse around half of them, right the means and
-    where they may lie.
+    """Left a point per case and contender, with an ellipse around half of them; right the means.
 
-    Both tables have a row per case (or another `unit`) and a column per contender.
-    """
+    Both tables have a row per case (or another `unit`) and a column per contender."""
     keys = [key for key in dice.columns if key in ece.columns]
-    _, room = legend_size([labels[key] for key in keys], DOUBLE)
-    figure, axes = panels(1, 2, height=68 * MM + room)
-    missing = [text for key, text in labels.items() if key not in keys]
+    handles = layout.line_handles((looks[key] for key in keys), linestyle="none")
+    figure, axes = layout.panels(1, 2, height=68, legend=handles)
+    missing = layout.labels_without(looks, keys)
     for key in keys:
-        both = pd.concat([dice[key], ece[key]], axis=1).dropna().to_numpy(dtype=float)
-        look = look_of(key)
-        if not len(both):
-            missing.append(labels[key])
+        points = pd.concat([dice[key], ece[key]], axis=1).dropna().to_numpy(dtype=float)
+        look = looks[key]
+        if not len(points):
+            missing.append(look.label)
             continue
-        axes[0, 0].plot(
-            *both.T,
-            linestyle="none",
-            marker=".",
-            markersize=2.5,
-            color=look.colour,
-            alpha=0.45,
-            markeredgewidth=0,
-        )
-        for ax, oval in zip(axes[0], (spread_oval(both), mean_oval(both)), strict=True):
-            if oval is not None:
-                _draw_oval(ax, oval, look.colour, look.line)
-            ax.plot(*both.mean(0), **look.of_line() | {"linestyle": "none"}, zorder=3)
-    n_known = len(dice.dropna(how="all"))
-    many = n_known > 2
-    axes[0, 0].set_title(
-        f"{n_known} {unit}{'s' if n_known != 1 else ''}{'; ellipse: half of them' if many else ''}"
-    )
-    axes[0, 1].set_title(
-        "mean; ellipse: 95 % confidence" if many else f"mean; too few {unit}s for an ellipse"
-    )
-    for ax in axes[0]:
-        ax.set(xlabel=axis_label("dice"), ylabel=axis_label("ece"))
+        dots: Any = {"marker": ".", "markersize": 2.5, "alpha": 0.45, "markeredgewidth": 0}
+        axes[0, 0].plot(*points.T, linestyle="none", color=look.colour, **dots)
+        for ax, shape in zip(axes[0], (spread_ellipse(points), mean_ellipse(points)), strict=True):
+            if shape is not None:
+                shape.set(facecolor=(*to_rgb(look.colour), 0.08), edgecolor=look.colour)
+                shape.set(linewidth=0.8, linestyle=look.line)
+                ax.add_patch(shape)
+            ax.plot(*points.mean(0), **look.of_line(linestyle="none"), zorder=3)
+    n = len(dice.dropna(how="all"))
+    left, right = f"{n} {unit}{'s' * (n != 1)}", f"mean; too few {unit}s for an ellipse"
+    if n > 2:
+        left, right = f"{left}; ellipse: half of them", "mean; ellipse: 95 % confidence"
+    for ax, title in zip(axes[0], (left, right), strict=True):
+        ax.set(title=title, xlabel=axis_label("dice"), ylabel=axis_label("ece"))
         ax.autoscale_view()
-        grid(ax)
-    say_missing(figure, missing)
-    add_legend(figure, keys, labels, lines=False)
-    return figure
+        layout.grid(ax)
+    return layout.finished(figure, handles, missing=missing)
 
 
-def _draw_oval(ax: Axes, oval: Oval, colour: str, line: Any) -> None:
-    shape = Ellipse(
-        oval.centre, oval.width, oval.height, angle=oval.angle, facecolor=(*_rgb(colour), 0.08)
-    )
-    shape.set(edgecolor=colour, linewidth=0.8, linestyle=line)
-    ax.add_patch(shape)
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    return matplotlib.colors.to_rgb(colour)
-
-
-# Backbones and objectives
-# ------------------------------------------------------------------------------
-
-
-@styled
-def backbones(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
-    """A panel per metric: networks along the axis, a point per method with the interval of its
-    mean.
+@layout.styled
+def backbones(values: Mapping[str, pd.DataFrame], looks: Looks) -> Figure:
+    """A panel per metric: networks along the axis, a point per method with an interval.
 
     Rows of `values[metric]` are (network as printed, method), columns `mean`, `low` and `high`;
-    `labels` name the methods."""
-    cells = list(dict.fromkeys(pair for table in values.values() for pair in table.index))
-    networks = list(dict.fromkeys(network for network, _ in cells))
-    methods = list(dict.fromkeys(method for _, method in cells))
-    _, room = legend_size([labels[m] for m in methods], DOUBLE)
-    figure, axes = panels(1, len(values), height=58 * MM + room)
+    `looks` are those of the methods."""
+    rows = [row for table in values.values() for row in table.index]
+    networks, methods = (_distinct(names) for names in zip(*rows, strict=True))
+    handles = layout.line_handles((looks[method] for method in methods), linestyle="none")
+    figure, axes = layout.panels(1, len(values), height=58, legend=handles)
     missing = set()
     for ax, (metric, table) in zip(axes[0], values.items(), strict=True):
-        for (network, method), (mean, low, high) in zip(
-            table.index, table.to_numpy(dtype=float), strict=True
-        ):
+        for (network, method), row in zip(table.index, table.to_numpy(dtype=float), strict=True):
+            mean, low, high = row
             if np.isnan(mean):
-                missing.add(f"{labels[method]}, {network}")
+                missing.add(f"{looks[method].label}, {network}")
                 continue
             x = networks.index(network) + 0.5 * ((methods.index(method) + 0.5) / len(methods) - 0.5)
-            ax.plot([x, x], [low, high], color=colour_of(method), linewidth=1)
-            ax.plot(x, mean, **look_of(method).of_line() | {"linestyle": "none"})
+            ax.plot([x, x], [low, high], color=looks[method].colour, linewidth=1)
+            ax.plot(x, mean, **looks[method].of_line(linestyle="none"))
         ax.set_xticks(range(len(networks)), [name.replace(" ", "\n") for name in networks])
         ax.set(ylabel=axis_label(metric), xlim=(-0.5, len(networks) - 0.5))
-        grid(ax, "y")
-    say_missing(figure, sorted(missing))
-    add_legend(figure, methods, labels, lines=False)
-    return figure
+        layout.grid(ax, "y")
+    return layout.finished(figure, handles, missing=sorted(missing))
 
 
-@styled
-def objectives(values: Mapping[str, pd.DataFrame], labels: Labels) -> Figure:
-    """A panel per metric: a bar per row (a class or a data set), in it each contender's share of
-    the sum of all.
+@layout.styled
+def objectives(values: Mapping[str, pd.DataFrame], looks: Looks) -> Figure:
+    """A panel per metric, a bar per row (a class or a data set): each contender's share of the sum.
 
-    The width of a part is the share, the number in it the value itself.
-    """
-    keys = list(dict.fromkeys(key for table in values.values() for key in table.columns))
-    _, room = legend_size([labels[key] for key in keys], DOUBLE)
+    The width of a part is the share, the number in it the value."""
+    keys = _distinct(key for table in values.values() for key in table)
+    handles = [Patch(color=looks[key].colour, label=looks[key].label) for key in keys]
     n_bars = max(len(table) for table in values.values())
-    figure, axes = panels(1, len(values), height=(20 + 8 * n_bars) * MM + room)
-    missing = set()
+    figure, axes = layout.panels(1, len(values), height=20 + 8 * n_bars, legend=handles)
+    missing: set[str] = set()
     for ax, (metric, table) in zip(axes[0], values.items(), strict=True):
-        parts = shares(table)
         for i, row in enumerate(table.index):
-            left = 0.0
-            for key in table.columns:
-                width = float(parts.loc[row, key])
-                if np.isnan(width):
-                    missing.add(f"{labels[key]} ({row})")
-                    continue
-                ax.barh(
-                    i,
-                    width,
-                    left=left,
-                    height=0.7,
-                    color=colour_of(key),
-                    edgecolor="white",
-                    linewidth=0.6,
-                )
-                if width > 0.1:
-                    text = _short(float(table.loc[row, key]))
-                    ink = text_on(colour_of(key))
-                    ax.text(
-                        left + width / 2,
-                        i,
-                        text,
-                        ha="center",
-                        va="center",
-                        color=ink,
-                        fontsize=SMALL,
-                    )
-                left += width
-        ax.set_yticks(range(len(table)), [shortened(str(row), 16) for row in table.index])
-        ax.set(
-            xlim=(0, 1),
-            ylim=(len(table) - 0.5, -0.5),
-            title=axis_label(metric),
-            xlabel="share of the sum",
-        )
+            unknown = _draw_shares(ax, i, table.loc[row], looks)
+            missing.update(f"{label} ({row})" for label in unknown)
+        ax.set_yticks(range(len(table)), [layout.shortened(str(row), 16) for row in table.index])
+        ax.set(xlim=(0, 1), ylim=(len(table) - 0.5, -0.5))
+        ax.set(title=axis_label(metric), xlabel="share of the sum")
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
-    say_missing(figure, sorted(missing))
-    add_handles(figure, [Patch(color=colour_of(key), label=labels[key]) for key in keys])
-    return figure
+    return layout.finished(figure, handles, missing=sorted(missing))
+
+
+def _draw_shares(ax: Axes, y: int, values: pd.Series[float], looks: Looks) -> list[str]:
+    """One bar; gives the labels of the contenders without a value."""
+    left, missing = 0.0, []
+    for key, value in values.items():
+        look, width = looks[str(key)], value / values.sum()
+        if np.isnan(width):
+            missing.append(look.label)
+            continue
+        border: Any = {"edgecolor": "white", "linewidth": 0.6}
+        ax.barh(y, width, left=left, height=0.7, color=look.colour, **border)
+        if width > 0.1:
+            text, ink = _short(value), text_on(look.colour)
+            ax.text(left + width / 2, y, text, color=ink, **CENTRED)
+        left += width
+    return missing

@@ -1,6 +1,4 @@
-"""What the margin does to logits: its penalty drawn as a function, and the mean logits that
-networks give.
-"""
+"""What the margin does to logits: its penalty as a function, and the mean logits of networks."""
 
 from __future__ import annotations
 
@@ -10,109 +8,82 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
-from segcal.figures.style import (
-    INK,
-    MM,
-    SINGLE,
-    SMALL,
-    SOFT,
-    add_handles,
-    grid,
-    panels,
-    shortened,
-    styled,
-)
+from segcal.figures import layout
+from segcal.figures.looks import Looks
+from segcal.figures.style import CENTRED, INK, SINGLE, SMALL, SOFT
 from segcal.figures.values import Floats
 
-TRUE: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": "//////", "linewidth": 0.6}
-OTHER: dict[str, Any] = {"facecolor": "white", "edgecolor": SOFT, "linewidth": 0.6}
-"""Bars without a colour, for every colour, black and grey among them, is some method's."""
+# Bars have no colour, because every colour, black and grey too, means a method.
+TRUE: Any = {"facecolor": "white", "edgecolor": INK, "hatch": "//////", "linewidth": 0.6}
+OTHER: Any = {"facecolor": "white", "edgecolor": SOFT, "linewidth": 0.6}
+MOST_BARS = 6
+"""The mean logits of more classes are drawn as a matrix."""
 
 
-@styled
+@layout.styled
 def penalty_shape(margin: float = 10.0) -> Figure:
-    """The linear penalty on a logit distance beside the one with a margin, and under each its
-    derivative.
-    """
-    figure, axes = panels(
-        2, 2, width=SINGLE, height=70 * MM, sharex=True, sharey="row", height_ratios=[3, 2]
-    )
+    """The linear penalty on a logit distance, the one with a margin, and their derivatives."""
+    shared: Any = {"sharex": True, "sharey": "row", "height_ratios": [3, 2]}
+    figure, axes = layout.panels(2, 2, width=SINGLE, height=70, **shared)
     reach = max(2 * margin, 1.0)
-    for column, (title, start) in enumerate((("linear", 0.0), (f"margin {margin:g}", margin))):
+    for (top, bottom), start in zip(axes.T, (0.0, margin), strict=True):
         corners = np.array([0.0, start, reach])
-        top, bottom = axes[:, column]
         top.plot(corners, np.maximum(0, corners - start), color=INK)
-        # The slope jumps where the penalty begins, and is drawn as the two levels that it has.
+        # The derivative jumps where the penalty begins, so its two levels are drawn apart.
         if start > 0:
             bottom.plot([0, start], [0, 0], color=INK)
         bottom.plot([start, reach], [1, 1], color=INK)
-        top.set_title(title)
         for ax in (top, bottom):
             if start > 0:
                 ax.axvline(start, color=SOFT, linewidth=0.6, linestyle=":")
-            grid(ax)
-    axes[0, 1].annotate(
-        "m", (margin, 1.6 * margin), xytext=(-7, 0), textcoords="offset points", color=SOFT
-    )
-    axes[0, 0].set(ylabel="penalty", xlim=(0, reach))
+            layout.grid(ax)
+    place: Any = {"xytext": (-7, 0), "textcoords": "offset points"}
+    axes[0, 1].annotate("m", (margin, 1.6 * margin), **place, color=SOFT)
+    axes[0, 1].set_title(f"margin {margin:g}")
+    axes[0, 0].set(title="linear", ylabel="penalty", xlim=(0, reach))
     axes[1, 0].set(ylabel="derivative", ylim=(-0.15, 1.3), yticks=[0, 1])
     figure.supxlabel("logit distance, largest logit − logit of class k", fontsize=SMALL)
     return figure
 
 
-MOST_BARS = 6
-"""Classes of which the mean logits are drawn as bars; those of more are drawn as a matrix."""
-
-
-@styled
-def mean_logits(
-    logits: Mapping[str, Floats], labels: Mapping[str, str], classes: Sequence[str]
-) -> Figure:
-    """A panel per contender: for the voxels of each true class a group of bars, one for the mean
-    logit of each class.
+@layout.styled
+def mean_logits(logits: Mapping[str, Floats], looks: Looks, classes: Sequence[str]) -> Figure:
+    """A panel per contender: per true class a group of bars, the mean logits of all classes.
 
     `logits[key]` is (K, K): a row per true class, a column per logit; `classes` start with the
-    background. Bars carry the number of their class, and the true one's is hatched: colours stand
-    for methods. With many classes a panel is a matrix of the same values."""
+    background. A bar has the number of its class, and that of the true class is hatched. With many
+    classes a panel is a matrix of the same values."""
     matrix = len(classes) > MOST_BARS
-    columns = min(len(logits), 2)
-    rows = -(-len(logits) // columns)
+    rows, columns = layout.wrapped(len(logits), 2)
     names = [f"{k} {name}" for k, name in enumerate(classes)]
     each = 12 + 4.2 * len(classes) if matrix else 46
-    figure, axes = panels(rows, columns, height=(6 + each * rows) * MM, sharey=True, sharex=True)
-    low, high = _range(logits.values())
+    shared: Any = {"sharey": True, "sharex": True}
+    figure, axes = layout.panels(rows, columns, height=6 + each * rows, **shared)
+    limits = _range(logits.values())
     for ax, (key, table) in zip(axes.flat, logits.items(), strict=False):
-        ax.set_title(labels[key])
+        ax.set_title(looks[key].label)
         if matrix:
-            drawn = _draw_matrix(ax, table, names, low, high)
+            image = _draw_matrix(ax, table, names, limits)
         else:
             _draw_groups(ax, table, names)
-    for ax in axes.flat[len(logits) :]:
-        ax.set_axis_off()
+    layout.switch_off(axes.flat[len(logits) :])
     for ax in axes[:, 0]:
         ax.set_ylabel("true class" if matrix else "mean logit")
     for ax in axes[-1]:
         ax.set_xlabel("logit of class" if matrix else "true class")
     if matrix:
-        bar = figure.colorbar(drawn, ax=axes, pad=0.01, aspect=30)
-        bar.set_label("mean logit", fontsize=SMALL)
-        bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2)
-        bar.outline.set_visible(False)
-    else:
-        room = 0.1 * (high - low)  # for the numbers beyond the bars
-        axes[0, 0].set_ylim(low - room, high + room)
-        add_handles(
-            figure,
-            [Patch(**TRUE, label="logit of the true class"), Patch(**OTHER, label="of another")],
-        )
-    return figure
+        layout.colour_bar(figure, image, "mean logit", ax=axes, pad=0.01, aspect=30)
+        return figure
+    room = 0.1 * (limits[1] - limits[0])  # for the numbers at the ends of the bars
+    axes[0, 0].set_ylim(limits[0] - room, limits[1] + room)
+    handles = [Patch(**TRUE, label="logit of the true class"), Patch(**OTHER, label="of another")]
+    return layout.finished(figure, handles)
 
 
 def _range(tables: Iterable[Floats]) -> tuple[float, float]:
-    """The least and the greatest of all values and 0."""
+    """The lowest and the highest value of all; at least from 0 to 1."""
     known = np.concatenate([[0.0, 1.0], *(table[np.isfinite(table)] for table in tables)])
     return float(known.min()), float(known.max())
 
@@ -126,50 +97,27 @@ def _draw_groups(ax: Axes, table: Floats, names: Sequence[str]) -> None:
         for true, bar in enumerate(ax.bar(places, heights, width=0.9 * step)):
             bar.set(**(TRUE if true == k else OTHER))
             if not np.isnan(table[true, k]):
-                _number(ax, k, places[true], heights[true], INK if true == k else SOFT)
+                ink, y = INK if true == k else SOFT, heights[true]
+                way, side = (1.5, "bottom") if y >= 0 else (-1.5, "top")
+                place: Any = {"xytext": (0, way), "textcoords": "offset points", "va": side}
+                ax.annotate(str(k), (places[true], y), **CENTRED | place, color=ink)
     for empty in np.flatnonzero(np.isnan(table).any(1)):
-        ax.text(float(empty), 0, "no voxels", ha="center", va="bottom", fontsize=SMALL, color=SOFT)
+        ax.text(float(empty), 0, "no voxels", **CENTRED | {"va": "bottom"}, color=SOFT)
     ax.axhline(0, color=INK, linewidth=0.5)
-    long = n * max(map(len, names)) > 54  # letters in a line under a panel
-    turned: dict[str, Any] = (
-        {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    )
-    ax.set_xticks(range(n), names, **turned)
+    slanted: Any = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
+    too_long = n * max(map(len, names)) > 54  # letters that fit below a panel
+    ax.set_xticks(range(n), names, **(slanted if too_long else {}))
     ax.tick_params(axis="x", length=0)
-    grid(ax, "y")
+    layout.grid(ax, "y")
 
 
-def _number(ax: Axes, k: int, x: float, y: float, ink: str) -> None:
-    """The number of a class beyond the end of its bar."""
-    way, side = (1.5, "bottom") if y >= 0 else (-1.5, "top")
-    ax.annotate(
-        str(k),
-        (x, y),
-        xytext=(0, way),
-        textcoords="offset points",
-        ha="center",
-        va=side,
-        fontsize=SMALL,
-        color=ink,
-    )
-
-
-def _draw_matrix(
-    ax: Axes, table: Floats, names: Sequence[str], low: float, high: float
-) -> AxesImage:
-    n = len(names)
-    drawn = ax.imshow(np.ma.masked_invalid(table), cmap="Greys", vmin=low, vmax=high, aspect="auto")
+def _draw_matrix(ax: Axes, table: Floats, names: Sequence[str], limits: tuple[float, float]) -> Any:
+    n, (low, high) = len(names), limits
+    values = np.ma.masked_invalid(table)
+    image = ax.imshow(values, cmap="Greys", vmin=low, vmax=high, aspect="auto")
     for empty in np.flatnonzero(np.isnan(table).any(1)):
-        ax.text(
-            (n - 1) / 2,
-            float(empty),
-            "no voxels",
-            ha="center",
-            va="center",
-            fontsize=SMALL,
-            color=SOFT,
-        )
+        ax.text((n - 1) / 2, float(empty), "no voxels", **CENTRED, color=SOFT)
     ax.set_xticks(range(n), [str(k) for k in range(n)])
-    ax.set_yticks(range(n), [shortened(name, 22) for name in names])
+    ax.set_yticks(range(n), [layout.shortened(name, 22) for name in names])
     ax.tick_params(length=0)
-    return drawn
+    return image

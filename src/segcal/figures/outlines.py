@@ -1,99 +1,113 @@
-"""A slice in grey with the outline of each class: how classes look in pictures.
+"""Slices in grey with the outline of each class, and a sheet of many cases.
 
 Methods are coloured areas, lines and markers on white; classes are outlines on an image, in colours
 that no method has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from segcal.figures.style import SMALL
+from segcal.data.inspect import SliceView
+from segcal.figures import layout
+from segcal.figures.style import DOUBLE, SMALL
 
 GROUND = "#4D4D4D"
-"""The grey that stands for an image in a legend."""
+"""The grey that means an image in a legend."""
 
 LINES: tuple[Any, ...] = ("-", (0, (2.5, 1)), (0, (0.8, 0.8)))
-HALO = 2.0  # the width of the dark line around a bright one, over that one's own
+WIDTH = 0.9
+IN_A_ROW = 6
 
 
-def class_lines(colours: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The colour and line style of each class; a colour that comes again is dashed, then dotted.
+@layout.styled
+def contact_sheet(
+    slices: Sequence[SliceView], classes: Sequence[str], colours: Sequence[str], title: str
+) -> Figure:
+    """Slices in grey and in true proportion, with the outlines of the classes."""
+    rows, columns = layout.wrapped(len(slices), IN_A_ROW)
+    each = DOUBLE / IN_A_ROW
+    tallest = max(view.aspect * view.image.shape[0] / view.image.shape[1] for view in slices)
+    height = rows * (each * float(np.clip(tallest, 0.4, 2)) + 4) + 6
+    width = max(columns, 2) * each  # room for the title
+    handles = class_handles(classes, colours)
+    figure, axes = layout.panels(rows, columns, width=width, height=height, legend=handles)
+    figure.suptitle(title)
+    layout.switch_off(axes.flat)
+    for ax, view in zip(axes.flat, slices, strict=False):
+        show_slice(ax, view.image, view.label, colours, view.aspect, layout.shortened(view.id, 22))
+        add_letters(ax, view.edges)
+    return layout.finished(figure, handles)
+
+
+def show_slice(
+    ax: Axes,
+    image: NDArray[Any],
+    labels: NDArray[Any] | None,
+    colours: Sequence[str],
+    aspect: float,
+    title: str,
+) -> None:
+    """A slice (H, W) in grey with the outlines of its classes.
+
+    The few brightest voxels are white; `aspect` is the height of a voxel over its width."""
+    white = max(float(np.quantile(image, 0.995)), 1e-6)
+    ax.imshow(image, cmap="gray", vmin=0.0, vmax=white, aspect=aspect, interpolation="nearest")
+    if labels is not None:
+        _draw_outlines(ax, labels, colours)
+    ax.set_title(title)
+
+
+def _draw_outlines(ax: Axes, labels: NDArray[Any], colours: Sequence[str]) -> None:
+    """A line around each class, with a dark line on both sides so that it shows on any tissue."""
+    padded = np.pad(labels, 1)  # so that a class at the border has an outline there too
+    height, width = labels.shape
+    rows, columns = np.arange(-1, height + 1), np.arange(-1, width + 1)
+    for k, (colour, line) in enumerate(class_lines(colours), start=1):
+        if (labels == k).any():
+            look: Any = {"colors": [colour], "linewidths": WIDTH, "linestyles": [line]}
+            drawn = ax.contour(columns, rows, padded == k, levels=[0.5], **look)
+            drawn.set_path_effects([withStroke(linewidth=3 * WIDTH, foreground="#00000099")])
+    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+
+
+def class_lines(colours: Sequence[str]) -> list[tuple[str, Any]]:
+    """The colour and line style of each class; a repeated colour is dashed, then dotted.
 
     >>> [line for _, line in class_lines(["#ffff00", "#8080ff", "#ffff00"])]
     ['-', '-', (0, (2.5, 1))]
     """
+    lines = []
     for i, colour in enumerate(colours):
-        yield colour, LINES[list(colours[:i]).count(colour) % len(LINES)]
+        lines.append((colour, LINES[list(colours[:i]).count(colour) % len(LINES)]))
+    return lines
 
 
-def show_image(ax: Axes, image: NDArray[Any], aspect: float = 1.0) -> None:
-    """A slice (H, W) in grey, its few brightest voxels white; `aspect` is the height of a voxel
-    over its width.
-    """
-    white = max(float(np.quantile(image, 0.995)), 1e-6)
-    ax.imshow(image, cmap="gray", vmin=0.0, vmax=white, aspect=aspect, interpolation="nearest")
+def class_handles(classes: Sequence[str], colours: Sequence[str]) -> list[Patch]:
+    """Entries of a legend: the outline of each class on the grey of an image."""
+    handles = []
+    for name, (colour, line) in zip(classes, class_lines(colours), strict=True):
+        look: Any = {"facecolor": GROUND, "edgecolor": colour, "linestyle": line}
+        handles.append(Patch(**look, linewidth=1.2, label=name))
+    return handles
 
 
-PLACES = {"top": (0.5, 0.98), "bottom": (0.5, 0.02), "left": (0.02, 0.5), "right": (0.98, 0.5)}
+SIDES = {"top": (0.5, 0.98), "bottom": (0.5, 0.02), "left": (0.02, 0.5), "right": (0.98, 0.5)}
 
 
 def add_letters(ax: Axes, edges: Mapping[str, Any]) -> None:
     """The letters (R, L, A, P, S, I) of the sides of a slice, where they are known."""
-    for side, (x, y) in PLACES.items():
+    for side, (x, y) in SIDES.items():
         if side in edges:
-            sideways = {"left": "left", "right": "right"}.get(side, "center")
-            upright = {"top": "top", "bottom": "bottom"}.get(side, "center")
-            text = ax.text(
-                x,
-                y,
-                edges[side],
-                transform=ax.transAxes,
-                ha=sideways,
-                va=upright,
-                color="white",
-                fontsize=SMALL,
-            )
+            place: Any = {"ha": "center", "va": "center"}
+            place["ha" if side in ("left", "right") else "va"] = side
+            look: Any = {"color": "white", "fontsize": SMALL, "transform": ax.transAxes}
+            text = ax.text(x, y, edges[side], **place, **look)
             text.set_path_effects([withStroke(linewidth=1.5, foreground="black")])
-
-
-def draw_outlines(
-    ax: Axes, labels: NDArray[Any], colours: Sequence[str], *, width: float = 0.9
-) -> None:
-    """Around each class of a slice (H, W) a line in its colour, dark on both sides so that it shows
-    on any tissue.
-    """
-    padded = np.pad(labels, 1)  # so that a class at the border is outlined there too
-    rows, columns = (np.arange(-1, size + 1) for size in labels.shape)
-    for k, (colour, line) in enumerate(class_lines(colours), start=1):
-        if (labels == k).any():
-            drawn = ax.contour(
-                columns,
-                rows,
-                padded == k,
-                levels=[0.5],
-                colors=[colour],
-                linewidths=width,
-                linestyles=[line],
-            )
-            drawn.set_path_effects(
-                [withStroke(linewidth=width + HALO * width, foreground="#00000099")]
-            )
-    height, breadth = labels.shape
-    ax.set(xlim=(-0.5, breadth - 0.5), ylim=(height - 0.5, -0.5))
-
-
-def class_handles(classes: Sequence[str], colours: Sequence[str]) -> list[Patch]:
-    """What a legend shows for the classes: an outline on the grey of an image, unlike anything a
-    method has.
-    """
-    return [
-        Patch(facecolor=GROUND, edgecolor=colour, linestyle=line, linewidth=1.2, label=name)
-        for name, (colour, line) in zip(classes, class_lines(colours), strict=True)
-    ]

@@ -1,11 +1,9 @@
-"""Curves: noise that grows, settings that are tried, voxels that are left out, epochs that
-go by.
-"""
+"""Curves: over the strength of a corruption, settings, coverage and epochs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,282 +13,201 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from segcal.figures.style import (
-    DOUBLE,
-    INK,
-    MM,
-    SINGLE,
-    SMALL,
-    SOFT,
-    add_handles,
-    add_legend,
-    colour_of,
-    grid,
-    legend_size,
-    look_of,
-    panels,
-    say,
-    say_missing,
-    shortened,
-    styled,
-)
+from segcal.figures import layout
+from segcal.compare.names import Settings, setting_text, value_text
+from segcal.figures.looks import Look, Looks, axis_label
+from segcal.figures.style import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.values import BinSums, aurc, risk_curve
 from segcal.metrics import METRICS
 
 LARGEST, SMALLEST = 7.5, 2.0  # markers, in points
+RING: Any = {"linestyle": "none", "marker": "o", "fillstyle": "none", "color": INK}
+SCORES = ["dice", "ece"]
 
 
-@styled
-def robustness(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
-    """DSC against ECE under corruption: a panel per kind, a line per contender, markers smaller as
-    it grows.
+@layout.styled
+def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
+    """DSC against ECE: a panel per corruption, a line per contender; markers shrink as it grows.
 
     A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice` and
     `ece`."""
-    kinds = list(dict.fromkeys(table["kind"]))
-    keys = list(dict.fromkeys(table["contender"]))
-    columns = min(len(kinds), 2)
-    rows = -(-len(kinds) // columns)
+    kinds = table["kind"].unique()
+    handles = layout.line_handles(looks[key] for key in table["contender"].unique())
+    rows, columns = layout.wrapped(len(kinds), 2)
     width = SINGLE if columns == 1 else DOUBLE
-    _, room = legend_size([labels[key] for key in keys], width)
-    figure, axes = panels(rows, columns, width=width, height=66 * MM * rows + room)
+    figure, axes = layout.panels(rows, columns, width=width, height=66 * rows, legend=handles)
     missing = []
     for ax, kind in zip(axes.flat, kinds, strict=False):
-        part = table[table["kind"] == kind]
-        levels = sorted(part["severity"].unique())
+        part = table[table["kind"] == kind].sort_values("severity", kind="stable")
+        levels = part["severity"].unique()
         sizes = dict(zip(levels, np.linspace(LARGEST, SMALLEST, len(levels)), strict=True))
-        for key in keys:
-            mine = part[part["contender"] == key].sort_values("severity")
-            missing += [
-                f"{labels[key]} ({kind} {s:g})"
-                for s in mine["severity"][mine[["dice", "ece"]].isna().any(axis=1)]
-            ]
-            mine = mine.dropna(subset=["dice", "ece"])
-            look = look_of(key).of_line()
-            ax.plot(mine["dice"], mine["ece"], **look | {"marker": ""}, zorder=2)
-            for severity, x, y in zip(mine["severity"], mine["dice"], mine["ece"], strict=True):
-                ax.plot(
-                    x, y, **look | {"linestyle": "none"}, markersize=sizes[severity], zorder=2.5
-                )
-        marks = [
-            Line2D(
-                [],
-                [],
-                linestyle="none",
-                marker="o",
-                color=SOFT,
-                markersize=sizes[s],
-                label=f"{s:g}",
-            )
-            for s in levels
-        ]
-        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(levels)}
-        ax.legend(
-            handles=marks,
-            title=kind,
-            title_fontsize=SMALL,
-            handletextpad=0.5,
-            handlelength=1.2,
-            **place,
-        )
-        ax.set(xlabel=_axis_label("dice"), ylabel=_axis_label("ece"))
-        grid(ax)
-    for ax in axes.flat[len(kinds) :]:
-        ax.set_axis_off()
-    say_missing(figure, missing)
-    add_legend(figure, keys, labels)
-    return figure
+        for key, rows_of_key in part.groupby("contender", sort=False):
+            look, unknown = looks[str(key)], rows_of_key[SCORES].isna().any(axis=1)
+            missing += [f"{look.label} ({kind} {s:g})" for s in rows_of_key["severity"][unknown]]
+            _draw_levels(ax, rows_of_key[~unknown], look, sizes)
+        _name_levels(ax, kind, sizes)
+        ax.set(xlabel=axis_label("dice"), ylabel=axis_label("ece"))
+        layout.grid(ax)
+    layout.switch_off(axes.flat[len(kinds) :])
+    return layout.finished(figure, handles, missing=missing)
 
 
-def _axis_label(metric: str) -> str:
-    return f"{METRICS[metric].label} {METRICS[metric].arrow}"
+def _draw_levels(ax: Axes, rows: pd.DataFrame, look: Look, sizes: Mapping[float, float]) -> None:
+    ax.plot(rows["dice"], rows["ece"], **look.of_line(marker=""), zorder=2)
+    for severity, x, y in zip(rows["severity"], rows["dice"], rows["ece"], strict=True):
+        marker = look.of_line(linestyle="none", markersize=sizes[severity])
+        ax.plot(x, y, **marker, zorder=2.5)
 
 
-@styled
-def sensitivity(table: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
-    """A column per contender, a row for DSC and one for ECE, over the settings tried; a ring marks
-    the one chosen.
+def _name_levels(ax: Axes, kind: str, sizes: Mapping[float, float]) -> None:
+    """A legend above the panel: the marker of each severity."""
+    handles = []
+    for severity, size in sizes.items():
+        marker: Any = {"linestyle": "none", "marker": "o", "color": SOFT, "markersize": size}
+        handles.append(Line2D([], [], **marker, label=f"{severity:g}"))
+    place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(sizes)}
+    spaces: Any = {"handletextpad": 0.5, "handlelength": 1.2}
+    ax.legend(handles=handles, title=kind, title_fontsize=SMALL, **spaces, **place)
 
-    A row of the table is a run: `contender`, `setting` (as printed), its validation `dice` and
-    `ece`, and `chosen`."""
-    keys = list(dict.fromkeys(table["contender"]))
-    columns = min(len(keys), 5)
-    blocks = -(-len(keys) // columns)
+
+@layout.styled
+def sensitivity(table: pd.DataFrame, looks: Looks) -> Figure:
+    """A column per contender: DSC and ECE over the settings tried, with a ring at the chosen one.
+
+    A row of the table is a run: `contender`, `setting` (pairs of name and value), its validation
+    `dice` and `ece`, and `chosen`."""
+    keys = table["contender"].unique()
+    blocks, columns = layout.wrapped(len(keys), 5)
     width = DOUBLE if columns > 2 else SINGLE
-    figure, axes = panels(2 * blocks, columns, width=width, height=(8 + 74 * blocks) * MM)
+    figure, axes = layout.panels(2 * blocks, columns, width=width, height=8 + 74 * blocks)
     missing: list[str] = []
     for i, key in enumerate(keys):
         pair = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
-        missing += [
-            f"{labels[key]} ({text})"
-            for text in _draw_tried(pair, table[table["contender"] == key], key)
-        ]
-        pair[0].set_title(shortened(labels[key], 26))
-    for ax in axes[-2:, len(keys) - (blocks - 1) * columns :].flat:  # places without a contender
-        ax.set_axis_off()
-    for row, metric in enumerate(("dice", "ece")):
+        unknown = _draw_tried(pair, table[table["contender"] == key], looks[key])
+        missing += [f"{looks[key].label} ({text})" for text in unknown]
+        pair[0].set_title(layout.shortened(looks[key].label, 26))
+    layout.switch_off(axes[-2:, len(keys) - (blocks - 1) * columns :].flat)
+    for row, metric in enumerate(SCORES):
         drawn = [ax for ax in axes[row::2].flat if ax.axison]
         limits = np.array([ax.get_ylim() for ax in drawn])
         low, high = limits[:, 0].min(), limits[:, 1].max()
         room = 0.06 * (high - low)  # for the ring
         for ax in drawn:
             first = ax in axes[:, 0]
-            ax.set(
-                ylim=(low - room, high + room),
-                ylabel=f"validation {_axis_label(metric)}" if first else "",
-            )
+            ax.set(ylim=(low - room, high + room))
+            ax.set(ylabel=f"validation {axis_label(metric)}" if first else "")
             ax.tick_params(labelleft=first, labelbottom=metric == "ece")
-    say_missing(figure, missing)
-    ring: dict[str, Any] = {
-        "linestyle": "none",
-        "marker": "o",
-        "fillstyle": "none",
-        "color": INK,
-        "markersize": 6,
-    }
-    add_handles(
-        figure, [Line2D([], [], label=f"chosen by validation {METRICS['dice'].label}", **ring)]
-    )
-    return figure
+    text = f"chosen by validation {METRICS['dice'].label}"
+    handles = [Line2D([], [], label=text, markersize=6, **RING)]
+    return layout.finished(figure, handles, missing=missing)
 
 
-def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, key: str) -> list[str]:
+def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, look: Look) -> list[str]:
     """DSC above and ECE below over the settings of a contender; gives those without a value."""
-    settings = list(dict.fromkeys(runs["setting"]))
-    name = _setting_name(settings)
-    places = runs["setting"].map({text: i for i, text in enumerate(settings)})
-    chosen = [settings.index(text) for text in runs.loc[runs["chosen"], "setting"].unique()]
+    settings: list[Settings] = list(dict.fromkeys(runs["setting"]))
+    places = np.array([settings.index(setting) for setting in runs["setting"]])
+    chosen = np.unique(places[runs["chosen"]])
+    name, ticks = _ticks(settings)
     missing: list[str] = []
-    for ax, metric in zip(pair, ("dice", "ece"), strict=True):
-        means = runs.groupby("setting", sort=False)[metric].mean().to_numpy(dtype=float)
-        missing += [settings[i] for i in np.flatnonzero(np.isnan(means))]
+    for ax, metric in zip(pair, SCORES, strict=True):
+        means = runs.groupby(places)[metric].mean().to_numpy(dtype=float)
+        missing += [setting_text(settings[i]) for i in np.flatnonzero(np.isnan(means))]
         if len(runs) > len(settings):
-            ax.plot(
-                places,
-                runs[metric],
-                linestyle="none",
-                marker=".",
-                markersize=3,
-                color=colour_of(key),
-                alpha=0.5,
-            )
-        ax.plot(range(len(settings)), means, **look_of(key).of_line())
-        ring: dict[str, Any] = {
-            "marker": "o",
-            "markersize": 9,
-            "fillstyle": "none",
-            "color": INK,
-            "markeredgewidth": 0.7,
-        }
-        ax.plot(chosen, means[chosen], linestyle="none", **ring)
+            dots: Any = {"linestyle": "none", "marker": ".", "markersize": 3, "alpha": 0.5}
+            ax.plot(places, runs[metric], color=look.colour, **dots)
+        ax.plot(range(len(settings)), means, **look.of_line())
+        ax.plot(chosen, means[chosen], markersize=9, markeredgewidth=0.7, **RING)
         ax.margins(y=0.15)
-        grid(ax, "y")
-        ax.set_xticks(
-            range(len(settings)), [text.partition("=")[2] if name else text for text in settings]
-        )
+        layout.grid(ax, "y")
+        ax.set_xticks(range(len(settings)), ticks)
         ax.set(xlabel=name if metric == "ece" else "", xlim=(-0.5, len(settings) - 0.5))
     return list(dict.fromkeys(missing))
 
 
-def _setting_name(settings: Sequence[str]) -> str:
-    """The name that all settings share, if each is one number: `margin=5`, `margin=8` ->
-    `margin`.
-    """
-    names = {text.partition("=")[0] for text in settings}
-    single = all(text.count("=") == 1 for text in settings)
-    return names.pop() if len(names) == 1 and single else ""
+def _ticks(settings: Sequence[Settings]) -> tuple[str, list[str]]:
+    """The label of an axis over settings, and its ticks: values, if all set the same one name."""
+    names = {tuple(name for name, _ in setting) for setting in settings}
+    if len(names) > 1 or len(settings[0]) != 1:
+        return "", [setting_text(setting) for setting in settings]
+    return settings[0][0][0], [value_text(setting[0][1]) for setting in settings]
 
 
-@styled
-def risk_coverage(bins: Mapping[str, BinSums], labels: Mapping[str, str]) -> Figure:
-    """The error rate among the most confident share of the voxels, a curve per contender with the
-    area under it.
-    """
-    texts = {
-        key: f"{labels[key]}: {aurc(sums):.4f}"
-        for key, sums in bins.items()
-        if np.sum(sums["count"]) > 0
-    }
-    _, room = legend_size([*texts.values(), ""], SINGLE)
-    figure, axes = panels(1, 1, width=SINGLE, height=62 * MM + room)
+@layout.styled
+def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
+    """Per contender the error rate among the most confident voxels, and the area under it."""
+    shown = {}
+    for key, sums in bins.items():
+        if np.sum(sums["count"]) > 0:
+            shown[key] = replace(looks[key], label=f"{looks[key].label}: {aurc(sums):.4f}")
+    handles = layout.line_handles(shown.values())
+    entries = [*handles, Line2D([], [])]  # one more line, for the title
+    figure, axes = layout.panels(1, 1, width=SINGLE, height=62, legend=entries)
     ax = axes[0, 0]
-    for place, (key, sums) in enumerate(bins.items()):
-        if key in texts:
-            coverage, risk = risk_curve(sums)
-            every = (0.06 + 0.02 * (place % 5), 0.2)  # markers apart, so that none hides another
-            ax.plot(coverage, risk, **look_of(key).of_line(), markevery=every, markersize=3)
-    if not texts:
-        say(ax, "no voxels")
-    ax.set(
-        xlabel="coverage: share of the voxels kept, most confident first",
-        ylabel="risk: error rate among them",
-        xlim=(0, 1),
-    )
+    for place, key in enumerate(bins):
+        if key in shown:
+            every = (0.06 + 0.02 * (place % 5), 0.2)  # so that no marker hides another
+            ax.plot(*risk_curve(bins[key]), **shown[key].of_line(markevery=every, markersize=3))
+    if not shown:
+        layout.say(ax, "no voxels")
+    ax.set(xlabel="coverage: share of the voxels kept, most confident first", xlim=(0, 1))
+    ax.set(ylabel="risk: error rate among them")
     ax.set_ylim(bottom=0)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
-    grid(ax)
-    say_missing(figure, [text for key, text in labels.items() if key not in texts])
-    add_legend(figure, texts, texts, title="area under the curve ↓")
-    return figure
+    layout.grid(ax)
+    missing = layout.labels_without(looks, shown)
+    return layout.finished(figure, handles, title="area under the curve ↓", missing=missing)
 
 
-@styled
-def learning_curves(
-    logs: Mapping[str, Sequence[pd.DataFrame]], labels: Mapping[str, str]
-) -> Figure:
-    """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, a band from
-    lowest to highest.
+@layout.styled
+def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) -> Figure:
+    """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, and their range.
 
-    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker stands at the epoch with the
-    best mean DSC. The first tenth of the epochs does not decide how far the axes reach: a network
-    that knows nothing yet would flatten all the rest."""
-    _, room = legend_size([labels[key] for key in logs], DOUBLE)
-    figure, axes = panels(1, 2, height=60 * MM + room)
-    missing = [text for key, text in labels.items() if key not in logs]
-    later: dict[str, list[float]] = {"dice": [], "ece": []}
+    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker is at the epoch with the
+    best mean DSC. The limits of the axes do not depend on the first tenth of the epochs: an
+    untrained network would flatten the rest."""
+    handles = layout.line_handles(looks[key] for key in logs)
+    figure, axes = layout.panels(1, 2, height=60, legend=handles)
+    missing = layout.labels_without(looks, logs)
+    later: dict[str, list[float]] = {metric: [] for metric in SCORES}
     for key, runs in logs.items():
-        curves = {what: _by_epoch(runs, f"val_{what}") for what in ("dice", "ece")}
+        curves = {metric: _by_epoch(runs, f"val_{metric}") for metric in SCORES}
         mean = curves["dice"].mean(axis=1)
         if mean.isna().all():
-            missing.append(labels[key])
+            missing.append(looks[key].label)
             continue
-        for ax, (what, curve) in zip(axes[0], curves.items(), strict=True):
-            _draw_curve(ax, curve, key, float(mean.idxmax()))  # type: ignore[arg-type]
-            later[what] += [
-                v for v in curve.iloc[len(curve) // 10 :].to_numpy().ravel() if not math.isnan(v)
-            ]
-    for ax, what in zip(axes[0], ("dice", "ece"), strict=True):
-        ax.set(xlabel="epoch", ylabel=f"validation {_axis_label(what)}")
+        for ax, (metric, curve) in zip(axes[0], curves.items(), strict=True):
+            _draw_curve(ax, curve, looks[key], float(mean.idxmax()))  # type: ignore[arg-type]
+            values = curve.iloc[len(curve) // 10 :].to_numpy().ravel()
+            later[metric] += values[~np.isnan(values)].tolist()
+    for ax, metric in zip(axes[0], SCORES, strict=True):
+        ax.set(xlabel="epoch", ylabel=f"validation {axis_label(metric)}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        low, high = ax.dataLim.intervalx if ax.has_data() else (0, 1)
-        ax.set_xlim(low - max(0.5, 0.03 * (high - low)), high + max(0.5, 0.03 * (high - low)))
-        if later[what]:
-            low, high = min(later[what]), max(later[what])
-            ax.set_ylim(low - max(1e-3, 0.08 * (high - low)), high + max(1e-3, 0.08 * (high - low)))
-        grid(ax)
-    say_missing(figure, missing)
-    add_legend(figure, logs, labels)
-    return figure
+        ax.set_xlim(_widened(ax.dataLim.intervalx if ax.has_data() else (0, 1), 0.03, 0.5))
+        if later[metric]:
+            ax.set_ylim(_widened((min(later[metric]), max(later[metric])), 0.08, 1e-3))
+        layout.grid(ax)
+    return layout.finished(figure, handles, missing=missing)
+
+
+def _widened(limits: Sequence[float], share: float, least: float) -> tuple[float, float]:
+    """Limits with some room on both sides."""
+    low, high = limits
+    room = max(least, share * (high - low))
+    return low - room, high + room
 
 
 def _by_epoch(runs: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
-    found = pd.concat(
-        [run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)], axis=1
-    ).sort_index()
-    return found.set_axis(found.index + 1)
+    """A row per epoch, counted from 1, and a column per run."""
+    curves = [run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)]
+    table = pd.concat(curves, axis=1).sort_index()
+    return table.set_axis(table.index + 1)
 
 
-def _draw_curve(ax: Axes, curve: pd.DataFrame, key: str, best: float) -> None:
-    look, mean = look_of(key), curve.mean(axis=1)
-    ax.plot(curve.index, mean, **look.of_line() | {"marker": "" if len(curve) > 1 else look.marker})
+def _draw_curve(ax: Axes, curve: pd.DataFrame, look: Look, best: float) -> None:
+    mean = curve.mean(axis=1)
+    ax.plot(curve.index, mean, **look.of_line(marker="" if len(curve) > 1 else look.marker))
     if curve.shape[1] > 1:
-        ax.fill_between(
-            curve.index,
-            curve.min(axis=1),
-            curve.max(axis=1),
-            color=colour_of(key),
-            alpha=0.12,
-            linewidth=0,
-        )
-    ax.plot(best, mean[best], **look.of_line() | {"linestyle": "none"}, zorder=3)
+        low, high = curve.min(axis=1), curve.max(axis=1)
+        ax.fill_between(curve.index, low, high, color=look.colour, alpha=0.12, linewidth=0)
+    ax.plot(best, mean[best], **look.of_line(linestyle="none"), zorder=3)

@@ -1,58 +1,61 @@
-"""The numbers behind the figures: areas, ellipses, shares; NumPy arrays in, numbers out."""
+"""The numbers behind the figures: areas, ellipses, scaled axes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
+from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
 from scipy.special import digamma
 from scipy.stats import chi2, f
 
+from segcal.metrics import Bins
+
 Floats = NDArray[np.float64]
 BinSums = Mapping[str, Floats]
-"""Sums per bin: `count`, and of the voxels in it `conf` (confidence) and `hit` (how many were
-right).
-"""
+"""Sums per bin: `count` (voxels), `conf` (their confidences), `hit` (how many are right)."""
 
 
-def bin_ece(bins: BinSums) -> float:
-    r"""Expected calibration error of binned voxels, $\sum_b |C_b - H_b| / N$; NaN without voxels.
+def ece_of(bins: BinSums) -> float:
+    """Expected calibration error of stored bins (B,); NaN without voxels.
 
-    >>> count, conf, hit = np.array([2.0, 2.0]), np.array([0.8, 1.8]), np.array([1.0, 1.0])
-    >>> bin_ece({"count": count, "conf": conf, "hit": hit})
-    0.25
+    >>> count, conf, hit = np.array([4, 6]), np.array([2, 5]), np.array([1, 5])
+    >>> ece_of({"count": count, "conf": conf, "hit": hit})
+    0.1
     """
-    total = float(np.sum(bins["count"]))
-    return float(np.abs(bins["conf"] - bins["hit"]).sum()) / total if total else float("nan")
+    count, conf, hit = (
+        torch.as_tensor(bins[name], dtype=torch.float64) for name in ("count", "conf", "hit")
+    )
+    return Bins(count, conf, hit).error.item()
 
 
 def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
     """Coverage and risk: the error rate among the most confident share of the voxels.
 
-    Bins go from the least to the most confident. Within a bin the order is not known, and the
-    voxels count as equally likely to come first, so that errors grow evenly there."""
+    Bins go from the least to the most confident. Within a bin the order is not known: each voxel
+    is equally likely to come first, so errors grow evenly there."""
     kept, errors = _cumulated(bins)
     if kept[-1] == 0:
         return np.array([]), np.array([])
     places = np.union1d(kept, np.linspace(0, kept[-1], n_points + 1))
     places = places[places >= min(kept[-1] / n_points, kept[kept > 0][0])]
     risk = np.interp(places, kept, errors) / places
-    # Up to the end of the first bin with voxels nothing is known but its error rate.
+    # Up to the end of the first bin with voxels only its error rate is known.
     return np.concatenate([[0.0], places / kept[-1]]), np.concatenate([risk[:1], risk])
 
 
 def aurc(bins: BinSums) -> float:
-    r"""Area under the risk-coverage curve, $\frac{1}{N} \sum_{n=1}^N E_n / n$, with $E_n$ errors
-    among the first n voxels.
+    r"""Area under the risk-coverage curve, $\frac{1}{N} \sum_n E_n / n$; NaN without voxels.
 
-    Exact for binned voxels: in a bin after $M$ voxels with $E$ errors, of $c$ voxels with error
-    rate $r$, the sum of $(E + r (n - M)) / n$ is $r c + (E - r M) (H_{M+c} - H_M)$, where harmonic
-    numbers are digamma's. NaN without voxels.
+    $E_n$ is the number of errors among the n most confident voxels. Exact for binned voxels: a bin
+    of $c$ voxels with error rate $r$, after $M$ voxels with $E$ errors, adds the sum of
+    $(E + r (n - M)) / n$. That is $r c + (E - r M) (H_{M+c} - H_M)$; digamma gives the harmonic
+    numbers $H$.
 
-    The unsure voxel is wrong, (0/1 + 1/2) / 2:
+    The voxel with less confidence is wrong, (0/1 + 1/2) / 2:
 
     >>> aurc({"count": np.array([1.0, 1.0]), "hit": np.array([0.0, 1.0])})
     0.25
@@ -69,54 +72,31 @@ def aurc(bins: BinSums) -> float:
 
 
 def _cumulated(bins: BinSums) -> tuple[Floats, Floats]:
-    """Voxels kept and errors among them, after each bin from the most confident on; both start at
-    0.
-    """
+    """Voxels kept and errors among them, from 0 on, after each bin from the most confident on."""
     count = np.asarray(bins["count"], dtype=float)[::-1]
     wrong = count - np.asarray(bins["hit"], dtype=float)[::-1]
     return np.concatenate([[0.0], count.cumsum()]), np.concatenate([[0.0], wrong.cumsum()])
 
 
-@dataclass(frozen=True)
-class Oval:
-    """An ellipse: its centre, the lengths of its axes, and the angle of the first in degrees."""
-
-    centre: tuple[float, float]
-    width: float
-    height: float
-    angle: float
+def spread_ellipse(points: Floats, level: float = 0.5) -> Ellipse | None:
+    """Contains a share `level` of points (N, 2) if they are normal; `None` for fewer than three."""
+    return _ellipse(points, chi2.ppf(level, 2)) if len(points) >= 3 else None
 
 
-def spread_oval(points: Floats, level: float = 0.5) -> Oval | None:
-    """Where a share `level` of points (N, 2) lies if they are normal; `None` for fewer than
-    three.
-    """
-    return _oval(points, chi2.ppf(level, 2)) if len(points) >= 3 else None
-
-
-def mean_oval(points: Floats, level: float = 0.95) -> Oval | None:
-    """Where the mean of points (N, 2) lies with confidence `level` (Hotelling); `None` for fewer
-    than three.
-    """
+def mean_ellipse(points: Floats, level: float = 0.95) -> Ellipse | None:
+    """Contains the mean of points (N, 2) with confidence `level` (Hotelling); `None` as above."""
     n = len(points)
-    return _oval(points, 2 * (n - 1) / (n * (n - 2)) * f.ppf(level, 2, n - 2)) if n >= 3 else None
+    if n < 3:
+        return None
+    return _ellipse(points, 2 * (n - 1) / (n * (n - 2)) * f.ppf(level, 2, n - 2))
 
 
-def _oval(points: Floats, squared_radius: float) -> Oval:
+def _ellipse(points: Floats, squared_radius: float) -> Ellipse:
     x, y = points.mean(0)
     sizes, directions = np.linalg.eigh(np.cov(points.T))
     width, height = 2 * np.sqrt(np.maximum(sizes, 0) * squared_radius)
-    return Oval(
-        (float(x), float(y)),
-        float(width),
-        float(height),
-        float(np.degrees(np.arctan2(*directions[::-1, 0]))),
-    )
-
-
-def shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Each row divided by its sum."""
-    return table.div(table.sum(axis=1, skipna=True), axis=0)
+    angle = float(np.degrees(np.arctan2(*directions[::-1, 0])))
+    return Ellipse((float(x), float(y)), float(width), float(height), angle=angle)
 
 
 LEAST_SPAN = 0.05
@@ -125,8 +105,7 @@ LEAST_SPAN = 0.05
 def outward(
     values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each column scaled from `inner` (its worst value) to 1 (its best), and the values at both
-    `ends`.
+    """Each column scaled from `inner` (its worst value) to 1 (its best), and both `ends`.
 
     An axis spans at least 5 % of its largest value, so that methods which are practically the same
     look the same.
@@ -136,10 +115,8 @@ def outward(
     >>> scaled["ECE"].round(2).tolist(), ends.round(2).values.tolist()
     ([1.0, 0.25], [[0.2, 0.76], [0.1, 0.8]])
     """
-    scaled, ends = (
-        values.astype(float),
-        pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float),
-    )
+    scaled = values.astype(float)
+    ends = pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float)
     for name in values.columns:
         known = scaled[name].dropna()
         if known.empty:

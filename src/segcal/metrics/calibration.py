@@ -53,6 +53,11 @@ class Bins:
         """
         return self.conf - self.hit
 
+    @property
+    def error(self) -> Tensor:
+        r"""$\sum_b \frac{|B_b|}{N} |A_b - C_b|$, over the last axis; NaN without voxels."""
+        return self.gap.abs().sum(-1) / self.count.sum(-1)
+
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
@@ -245,7 +250,7 @@ def check_finite(logits: Tensor) -> None:
 
 def ece(bins: Reliability) -> Tensor:
     r"""Expected calibration error, $\sum_b \frac{|B_b|}{N} |A_b - C_b|$; NaN without voxels."""
-    return bins.top.gap.abs().sum() / bins.n_voxels
+    return bins.top.error
 
 
 def cece(bins: Reliability, *, class_reduction: str = "mean") -> Tensor:
@@ -255,7 +260,7 @@ def cece(bins: Reliability, *, class_reduction: str = "mean") -> Tensor:
     The mean over classes matches the paper's tables; `"sum"` is its equation, `"none"` gives a
     value per class (K,)."""
     check_choice("class_reduction", class_reduction, ("mean", "sum", "none"))
-    per_class = bins.classes.gap.abs().sum(1) / bins.n_voxels
+    per_class = bins.classes.error
     return per_class if class_reduction == "none" else getattr(per_class, class_reduction)()
 
 

@@ -143,11 +143,7 @@ def _across(results: Results) -> list[Any]:
     if len(results.datasets) < 2:
         return []
     made = TABLES["ranking"](results)
-    return (
-        []
-        if made is None
-        else [embed.table_view(made, "all-ranking", {c.key for c in results.contenders})]
-    )
+    return [] if made is None else [embed.table_view(made, "all-ranking", embed.colours(results))]
 
 
 def _selections(results: Results) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from segcal.compare import Results
 from segcal.compare.tables import TABLES, Cell, Table
-from segcal.figures import FIGURES, colour_of
+from segcal.figures import FIGURES, looks_of
 from segcal.metrics import METRICS
 from segcal.report.sprites import data_uri
 from segcal.report.views import CellView, Column, RowView, TableView
@@ -55,10 +55,15 @@ def tables(results: Results, dataset: str, id: str, *, published: bool) -> Itera
         if key != "selection":
             made = make(results, dataset, published=published)
             if made is not None:
-                yield table_view(made, f"{id}-table-{key}", {c.key for c in results.contenders})
+                yield table_view(made, f"{id}-table-{key}", colours(results))
 
 
-def table_view(table: Table, id: str, contenders: Collection[str] = ()) -> TableView:
+def colours(results: Results) -> dict[str, str]:
+    """The colour of each contender, by key."""
+    return {key: look.colour for key, look in looks_of(results.contenders).items()}
+
+
+def table_view(table: Table, id: str, marks: Mapping[str, str] | None = None) -> TableView:
     """A table's values as they are printed; rows of contenders get their colour.
 
     Blocks become a column, so that rows may be sorted across them.
@@ -73,7 +78,7 @@ def table_view(table: Table, id: str, contenders: Collection[str] = ()) -> Table
             row.label,
             [CellView.words(row.block)] * blocks
             + [_cell(table, cell, i) for i, cell in enumerate(row.cells)],
-            colour_of(row.key) if row.key in contenders else "",
+            (marks or {}).get(row.key, ""),
         )
         for row in table.rows
     ]

@@ -1,0 +1,148 @@
+"""What figures share: settings, panels, the legend below them, texts about missing values.
+
+Figures have a white background, so that they can be read in a dark page too. No drawing function
+changes the global settings of matplotlib."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from segcal.figures.style import CENTRED, DOUBLE, FONT, INK, PALE, SMALL, SOFT
+
+if TYPE_CHECKING:  # looks need torch, a contact sheet does not
+    from segcal.figures.looks import Look, Looks
+
+MM = 1 / 25.4
+STYLE: Any = [
+    "default",  # the user's settings have no effect
+    dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "figure.titlesize"), FONT),
+    dict.fromkeys(("figure.labelsize", "legend.fontsize"), SMALL),
+    dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), INK),
+    dict.fromkeys(("legend.frameon", "axes.spines.top", "axes.spines.right"), False),
+    {"font.family": "DejaVu Sans", "legend.handlelength": 2.2, "legend.columnspacing": 1.2},
+    {"axes.linewidth": 0.5, "axes.edgecolor": SOFT, "axes.axisbelow": True},
+    {"axes.titlepad": 3.0, "axes.labelpad": 2.0},
+    {"lines.linewidth": 1.0, "lines.markersize": 4.0, "hatch.linewidth": 0.4},
+]
+
+P = ParamSpec("P")
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Run a drawing function with `STYLE`, then restore the settings of matplotlib."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with matplotlib.style.context(STYLE):
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def panels(
+    rows: int,
+    columns: int,
+    *,
+    width: float = DOUBLE,
+    height: float,
+    legend: Sequence[Any] = (),
+    **kwargs: Any,
+) -> tuple[Figure, NDArray[Any]]:
+    """A white figure with a grid of axes; sizes in mm, and room for the handles of a legend."""
+    if legend:
+        height += _legend_size(legend, width)[1]
+    figure = Figure(figsize=(width * MM, height * MM), layout="constrained", facecolor="white")
+    axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **kwargs)
+    for ax in axes.flat:
+        # Ticks are made when the figure is saved, with the settings of that moment. So the axes
+        # must keep these settings.
+        ax.tick_params(labelsize=SMALL, labelcolor=INK, color=SOFT, width=0.5, length=2, pad=2)
+    return figure, axes
+
+
+def wrapped(n: int, most: int) -> tuple[int, int]:
+    """The rows and columns of a grid for n panels, with at most `most` in a row.
+
+    >>> wrapped(5, 4)
+    (2, 4)
+    """
+    columns = min(n, most)
+    return -(-n // columns), columns
+
+
+def switch_off(axes: Iterable[Axes]) -> None:
+    """Show nothing of these axes."""
+    for ax in axes:
+        ax.set_axis_off()
+
+
+def _legend_size(handles: Sequence[Any], width: float) -> tuple[int, float]:
+    """How many columns of entries fit into a width, and the height of the legend, in mm."""
+    longest = max(len(handle.get_label()) for handle in handles)
+    each = 6 + 1.2 * longest  # the symbol and about 1.2 mm per letter
+    columns = max(1, min(len(handles), int(width / each)))
+    return columns, 3.2 * math.ceil(len(handles) / columns) + 1
+
+
+def finished(
+    figure: Figure, handles: Sequence[Any], *, title: str = "", missing: Sequence[str] = ()
+) -> Figure:
+    """The figure with a legend below the panels, and above them a text on missing values."""
+    letters = int(figure.get_size_inches()[0] / (1.3 * MM))
+    if missing:
+        more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+        text = textwrap.fill(f"no value: {', '.join(missing[:6])}{more}", letters)
+        figure.suptitle(text, fontsize=SMALL, color=SOFT)
+    if handles:
+        columns, _ = _legend_size(handles, figure.get_size_inches()[0] / MM)
+        place: Any = {"loc": "outside lower center", "ncols": columns, "title": title or None}
+        figure.legend(handles=handles, **place).get_title().set_fontsize(SMALL)
+    return figure
+
+
+def line_handles(looks: Iterable[Look], **changes: Any) -> list[Line2D]:
+    """Entries of a legend: the line and marker of each contender."""
+    return [Line2D([], [], label=look.label, **look.of_line(**changes)) for look in looks]
+
+
+def labels_without(looks: Looks, values: Container[str]) -> list[str]:
+    """The labels of the contenders that have no value."""
+    return [look.label for key, look in looks.items() if key not in values]
+
+
+def say(ax: Axes, text: str) -> None:
+    """A text in the middle of a panel that has nothing to show."""
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, color=SOFT, wrap=True, **CENTRED)
+
+
+def grid(ax: Axes, axis: Any = "both") -> None:
+    """Faint grid lines."""
+    ax.grid(True, axis=axis, color=PALE, linewidth=0.4)
+
+
+def colour_bar(figure: Figure, colours: Any, label: str, length: float = 2, **where: Any) -> Any:
+    """A bar that shows which colour is which value; `length` is that of its ticks."""
+    bar = figure.colorbar(colours, **where)
+    bar.set_label(label, fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL, width=0.5, length=length)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def shortened(text: str, length: int) -> str:
+    """A text that fits; its end is left out if it is too long.
+
+    >>> shortened("posterior horn", 10)
+    'posterior…'
+    """
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
