@@ -2,11 +2,12 @@
 training.
 """
 
-import csv
-import json
 import uuid
 
 import numpy as np
+
+from segcal import folders
+from segcal.metrics import METRICS
 
 METHODS = {  # mean Dice, and how much larger logits are than they should be
     "ce": (0.86, 1.6),
@@ -73,7 +74,7 @@ def made_run(
     rows, entries = [], []
     for corruption in ("", *(f"gaussian_noise:{s:g}" for s in noise)):
         worse = float(corruption.partition(":")[2] or 0)
-        about = {"split": "test", "corruption": corruption, "calibrator": ""}
+        about = {"weights": "best", "split": "test", "corruption": corruption, "calibrator": ""}
         common = {
             "run": name,
             "dataset": dataset,
@@ -135,6 +136,8 @@ def made_run(
                 common | {"case": id, "class": k, "metric": "missed", "value": 0}
                 for k in (*classes, "mean", *(["mean (region)"] if regions else []))
             ]
+        for row in rows:
+            row["voxels"] = "reference" if METRICS[row["metric"]].of == "bins" else ""
         entries.append(about | made_bins(rng, scale, len(classes) + 1, n_voxels))
     curve = dice + lift - 0.2 * np.exp(-np.arange(epochs) / 3) + rng.normal(0, 0.004, epochs)
     log = [
@@ -167,13 +170,8 @@ def made_run(
         "data": about_data,
         "best": {key: best[key] for key in ("epoch", "val_dice", "val_ece")},
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(info))
-    (folder / "bins.json").write_text(
-        json.dumps({"classes": ["background", *classes], "entries": entries})
-    )
-    for file, table in (("scores.csv", rows), ("log.csv", log)):
-        with (folder / file).open("w", newline="") as out:
-            writer = csv.DictWriter(out, fieldnames=list(table[0]))
-            writer.writeheader()
-            writer.writerows(table)
+    folders.write_run(folder, info)
+    folders.write_bins(folder, ["background", *classes], entries)
+    folders.write_scores(folder, rows)
+    folders.write_log(folder, log)
     return folder

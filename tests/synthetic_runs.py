@@ -2,12 +2,12 @@
 on.
 """
 
-import json
 import math
 
 import numpy as np
 
-from segcal.folders import write_rows
+from segcal import folders
+from segcal.metrics import METRICS
 
 
 def scores_of(cases, classes, *, regions=(), shift=0.0, seed=0):
@@ -83,9 +83,12 @@ def write_run(
     status="finished",
     checksum="one",
     epochs=2,
+    kept=None,
+    members=0,
+    ensemble=None,
 ):
-    """Write `run.json` and `scores.csv`; the same scores under every condition unless `scores` is a
-    list.
+    """Write a run's record and scores; the same scores under every condition unless `scores` is a
+    list. `kept` is the validation Dice of each of its weights; with `members` it is an ensemble.
     """
     folder = root / name
     folder.mkdir(parents=True)
@@ -104,32 +107,33 @@ def write_run(
         "loss": {"name": loss} | (settings or {}),
     }
     chosen |= {"network": {"name": network, "width": 4}, "training": {"epochs": epochs}}
-    info = {
-        "id": str(folder),
-        "status": status,
-        "settings": chosen,
-        "data": data,
-        "best": {"val_dice": val_dice},
-    }
-    (folder / "run.json").write_text(json.dumps(info))
+    info = {"id": str(folder), "status": status, "settings": chosen, "data": data}
+    if members:
+        info |= {"kind": "ensemble", "members": [{"folder": f"../{i}"} for i in range(members)]}
+        info |= {"weights": "best", "average": "probs", "calibrator": ""} | (ensemble or {})
+    else:
+        info |= {w: {"val_dice": dice} for w, dice in (kept or {"best": val_dice}).items()}
+    folders.write_run(folder, info)
+    weights = info.get("weights") or ("best" if "best" in info else "last")
     rows = []
     for i, condition in enumerate(conditions):
         given = scores[i] if isinstance(scores, list) else scores
         values = with_means(
             given or scores_of(cases, classes, regions=regions or ()), classes, regions or ()
         )
-        common = {
-            "run": name,
-            "dataset": dataset,
-            "network": network,
-            "method": loss,
-            "setting": "",
-        }
-        common |= {"split": "test", "corruption": "", "calibrator": ""} | condition
-        rows += [
-            common | dict(zip(("case", "class", "metric"), key, strict=True)) | {"value": v}
-            for key, v in values.items()
-        ]
-        rows.append(common | {"case": "pooled", "class": "all", "metric": "ece", "value": 9.0})
-    write_rows(folder / "scores.csv", rows)
+        common = {"run": name, "dataset": dataset, "network": network, "method": loss}
+        common |= {"setting": "", "weights": weights, "split": "test", "corruption": ""}
+        common |= {"calibrator": ""} | condition
+        rows += [row_of(common, key, value) for key, value in values.items()]
+        rows.append(row_of(common, ("pooled", "all", "ece"), 9.0))
+    if rows:
+        folders.write_scores(folder, rows)
     return folder
+
+
+def row_of(common, key, value):
+    """A row of scores: (case, class, metric) and its value."""
+    case, kind, metric = key
+    voxels = "reference" if METRICS[metric].of == "bins" else ""
+    row = {"voxels": voxels, "case": case, "class": kind, "metric": metric, "value": value}
+    return row | common  # a condition may name other voxels

@@ -168,7 +168,7 @@ def test_a_packed_run_is_for_comparing_alone(tmp_path):
         lambda: open_run(run),
         lambda: train(settings, run, again=True, progress=False),
     ):
-        with pytest.raises(UserError, match="is a packed copy of a run, for comparing alone"):
+        with pytest.raises(UserError, match="is a packed copy of a run, which can only be compared"):
             attempt()
     with pytest.raises(UserError, match="is a packed copy of a run"):
         adopted(tmp_path / "packed", [])

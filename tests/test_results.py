@@ -1,15 +1,16 @@
 """Runs read together: who is a contender, what stands for it, what is refused."""
 
-import csv
 import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic_runs import miss, scores_of, write_run
 
-from segcal.compare import read_results
-from segcal.folders import read_run, write_json, write_rows
+from segcal.compare import pack, read_results
+from segcal.compare.tables import TABLES, all_tables
+from segcal.folders import read_run, read_scores, write_bins, write_json, write_scores
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(8))
@@ -50,10 +51,12 @@ def test_runs_that_differ_in_seed_or_tuned_setting_are_one_contender(tmp_path):
         "MbLS (penalty l2)",
         "MbLS, U-Net++",
     ]
-    assert [c.variant for c in found.contenders] == ["", "", "penalty=l2", ""]
+    assert [c.variant for c in found.contenders] == [(), (), (("penalty", "l2"),), ()]
     mbls = found.contenders[1]
     assert (mbls.setting, mbls.runs) == ("margin=10", ("m10-0", "m10-1"))
-    assert mbls.tried == pytest.approx({"margin=5": 0.5, "margin=8": 0.8, "margin=10": 1.0})
+    assert mbls.chosen == {0: (("margin", 10.0),)}
+    assert list(mbls.tried) == [(("margin", m),) for m in (10.0, 5.0, 8.0)]  # as read
+    assert list(mbls.tried.values()) == pytest.approx([1.0, 0.5, 0.8])
     assert [c.key for c in found.main("organs")] == ["ce", "mbls"]
 
 
@@ -99,6 +102,146 @@ def test_only_the_chosen_setting_needs_test_scores(tmp_path):
     assert read_results([tmp_path]).contenders[0].runs == ("b",)
 
 
+# Weights
+# ------------------------------------------------------------------------------
+
+BOTH = ({}, {"weights": "last"})
+
+
+def test_each_of_several_weights_is_a_contender_with_a_choice_of_its_own(tmp_path):
+    """The validation Dice of the best epoch chooses margin 5, that of the last epoch margin 8."""
+    best, last = values(0.7), values(0.6)
+    for margin, kept in ((5.0, {"best": 0.9, "last": 0.5}), (8.0, {"best": 0.8, "last": 0.6})):
+        name, settings = f"m{margin:g}", {"margin": margin}
+        more = {"settings": settings, "kept": kept, "conditions": BOTH, "scores": [best, last]}
+        write_run(tmp_path, name, "mbls", **more)
+    write_run(tmp_path, "ce")
+    results = read_results([tmp_path])
+    assert [c.key for c in results.contenders] == ["ce", "mbls", "mbls last epoch"]
+    assert [c.label for c in results.contenders] == ["CE", "MbLS", "MbLS, last epoch"]
+    assert [c.runs for c in results.contenders] == [("ce",), ("m5",), ("m8",)]
+    assert [c.weights for c in results.contenders] == ["best", "best", "last"]
+    assert [c.tried[("margin", 5.0),] for c in results.contenders[1:]] == [0.9, 0.5]
+    assert [c.key for c in results.main("organs")] == ["ce", "mbls"]
+    dice = results.per_case("organs", "dice", "mean")
+    assert dice.mean()[["mbls", "mbls last epoch"]].tolist() == pytest.approx([0.7, 0.6])
+    rows = results.scores[results.scores["chosen"]]
+    pairs = set(zip(rows["run"], rows["weights"], rows["contender"], strict=True))
+    assert pairs == {
+        ("ce", "best", "ce"),
+        ("m5", "best", "mbls"),
+        ("m8", "last", "mbls last epoch"),
+    }
+    assert [row.key for row in TABLES["penalty"](results).rows] == ["mbls", "mbls last epoch"]
+
+
+def test_one_kind_of_weights_can_be_read_alone_and_needs_no_name(tmp_path):
+    for margin, kept in ((5.0, {"best": 0.9, "last": 0.5}), (8.0, {"best": 0.8, "last": 0.6})):
+        settings = {"margin": margin}
+        write_run(tmp_path, f"m{margin:g}", "mbls", settings=settings, kept=kept, conditions=())
+    chosen = {}
+    for weights in ("best", "last"):
+        (c,) = read_results([tmp_path], scored=False, weights=weights).contenders
+        chosen[weights] = (c.key, c.setting, c.weights)
+    assert chosen == {"best": ("mbls", "margin=5", "best"), "last": ("mbls", "margin=8", "last")}
+    with pytest.raises(UserError, match="unknown weights 'nll'; choose one of best, last"):
+        read_results([tmp_path], weights="nll")
+    write_run(tmp_path / "old", "ce")
+    with pytest.raises(UserError, match="no run has last weights"):
+        read_results([tmp_path / "old"], weights="last")
+
+
+def test_weights_of_the_last_epoch_alone_have_plain_names(tmp_path):
+    """As in the published tables of the last epoch."""
+    for loss in ("ce", "mbls"):
+        write_run(tmp_path, loss, loss, kept={"last": 0.8})
+    results = read_results([tmp_path])
+    assert [(c.key, c.label) for c in results.contenders] == [("ce", "CE"), ("mbls", "MbLS")]
+    write_run(tmp_path, "ls", "ls")
+    results = read_results([tmp_path])
+    assert [c.key for c in results.main("organs")] == ["ce last epoch", "ls", "mbls last epoch"]
+
+
+def test_last_weights_that_only_some_seeds_were_scored_with_are_refused(tmp_path):
+    kept = {"best": 0.9, "last": 0.8}
+    write_run(tmp_path, "s0", kept=kept, conditions=BOTH)
+    write_run(tmp_path, "s1", kept=kept, seed=1)
+    refused(tmp_path, "s1 has no test scores; run segcal evaluate --weights last on it first")
+    assert len(read_results([tmp_path], weights="best").contenders) == 1
+
+
+def test_bins_are_those_of_the_contender_s_weights(tmp_path):
+    folder = write_run(tmp_path, "ce", kept={"best": 0.9, "last": 0.8}, conditions=BOTH)
+    entries = []
+    for weights, count in (("best", 3.0), ("last", 4.0)):
+        entry = {"weights": weights, "split": "test", "corruption": "", "calibrator": ""}
+        entry |= {"top": {"count": [count]}, "per_class": {"count": [[count]]}}
+        entries.append(entry | {"voxels": [1], "mean_logits": [[1.0]]})
+    write_bins(folder, ["background"], entries)
+    results = read_results([tmp_path])
+    counts = [results.bins(c)["top"]["count"].tolist() for c in results.contenders]
+    assert counts == [[3.0], [4.0]]
+
+
+# Ensembles and other predictors
+# ------------------------------------------------------------------------------
+
+
+def test_ensembles_are_contenders_beside_runs(tmp_path):
+    write_run(tmp_path, "ce")
+    write_run(tmp_path, "m", "mbls", settings={"margin": 8.0})
+    write_run(tmp_path, "e", "mbls", settings={"margin": 8.0}, members=3)
+    write_run(tmp_path, "l", "mbls", members=3, ensemble={"average": "logits"})
+    write_run(tmp_path, "t", "mbls", members=5, ensemble={"calibrator": "ts"})
+    write_run(tmp_path, "x", "ce+mbls", members=2, network="unet+unetpp")
+    results = read_results([tmp_path])
+    assert {c.label: c.key for c in results.contenders} == {
+        "CE": "ce",
+        "MbLS": "mbls",
+        "MbLS, ensemble of 3": "mbls ensemble of 3",
+        "MbLS (average logits), ensemble of 3": "mbls average=logits ensemble of 3",
+        "MbLS (calibrator ts), ensemble of 5": "mbls calibrator=ts ensemble of 5",
+        "CE+MbLS, U-Net+U-Net++, ensemble of 2": "unet+unetpp ce+mbls ensemble of 2",
+    }
+    assert [c.key for c in results.main("organs")] == [
+        "ce",
+        "mbls",
+        "mbls ensemble of 3",
+        "mbls calibrator=ts ensemble of 5",
+        "unet+unetpp ce+mbls ensemble of 2",
+    ]
+    tables = {table.key: table for table in all_tables(results, published=True)}
+    assert [row.label for row in tables["selection"].rows] == ["MbLS, margin=8"]
+    assert len(tables["calibration"].rows) == 5
+    assert math.isnan(results.contenders[2].tried[("margin", 8.0),])
+
+
+def test_methods_and_networks_that_are_not_ours_come_last_under_their_names(tmp_path):
+    write_run(tmp_path, "b", "someone's loss", network="resnet")
+    write_run(tmp_path, "a", "nnU-Net")
+    write_run(tmp_path, "c", "svls")
+    results = read_results([tmp_path])
+    assert [c.label for c in results.contenders] == ["SVLS", "nnU-Net", "someone's loss, resnet"]
+    assert [row.label for row in TABLES["calibration"](results).rows] == ["SVLS", "nnU-Net"]
+
+
+def test_settings_without_validation_dice_are_not_chosen_among(tmp_path):
+    for margin in (5.0, 8.0):
+        write_run(tmp_path, f"e{margin:g}", "mbls", settings={"margin": margin}, members=3)
+    refused(
+        tmp_path,
+        "e5, e8 have no validation Dice to choose one of margin=5, margin=8; name the runs of one"
+        " setting",
+    )
+
+
+def test_a_packed_ensemble_names_no_folders(tmp_path):
+    write_run(tmp_path / "runs", "e", "mbls", members=2)
+    pack([tmp_path / "runs"], tmp_path / "packed")
+    (packed,) = read_results([tmp_path / "packed"]).runs.values()
+    assert [member["folder"] for member in packed["members"]] == ["0", "1"]
+
+
 # Values
 # ------------------------------------------------------------------------------
 
@@ -111,6 +254,22 @@ def test_seeds_are_averaged_per_case(tmp_path):
     assert list(found.columns) == ["ce"]
     for case in CASES:
         assert found.loc[case, "ce"] == pytest.approx(sum(s[case, "A", "dice"] for s in many) / 3)
+
+
+def test_scores_over_other_voxels_are_not_averaged_in(tmp_path):
+    run = write_run(tmp_path, "ce")
+    write_run(tmp_path, "ls", "ls")
+    expected = read_results([tmp_path])
+    rows = read_scores(run)
+    others = [row | {"voxels": "all", "value": 9.0} for row in rows if row["metric"] == "ece"]
+    write_scores(run, rows + others)
+    results = read_results([tmp_path])
+    for metric, kind in (("ece", "all"), ("dice", "mean")):
+        tables = [r.per_case("organs", metric, kind) for r in (results, expected)]
+        pd.testing.assert_frame_equal(*tables)
+    assert len(results.rows()) == len(expected.rows())
+    write_scores(run, [row for row in rows if row["metric"] != "ece"] + others)
+    refused(tmp_path, "ce lacks ECE of some test cases")
 
 
 def test_folds_are_united(tmp_path):
@@ -235,7 +394,8 @@ def test_bins_of_seeds_are_added(tmp_path):
     with pytest.raises(
         UserError,
         match=(
-            "s0 has no bins for split test, calibrator ts; run segcal evaluate or calibrate first"
+            "s0 has no bins for split test, calibrator ts, weights best; run segcal evaluate or"
+            " calibrate first"
         ),
     ):
         found.bins(found.contenders[0], calibrator="ts")
@@ -293,17 +453,13 @@ def test_other_data_protocol_or_repeats(tmp_path):
         read_run(write_run(tmp_path / "keys", name, loss))
         for name, loss in (("a", "ce"), ("b", "ls"))
     )
-    for name, info, training in (("a", older, {}), ("b", run, {"keep": "best"})):
+    for name, info, training in (("a", older, {}), ("b", run, {"lr_drop": 0.1})):
         info["settings"]["training"] = {"epochs": 2, "batch": 4} | training
         write_json(tmp_path / "keys" / name / "run.json", info)
     assert (
         len(read_results([tmp_path / "keys"]).contenders) == 2
     )  # a key that an older run does not have
-    run["settings"]["training"]["keep"] = "last"
-    write_json(tmp_path / "keys" / "b" / "run.json", run)
-    refused(tmp_path / "keys", "b and a differ in their training settings")
     for machine in ({"precision": "bf16-mixed"}, {"devices": 2}):
-        run["settings"]["training"]["keep"] = "best"
         run["settings"]["machine"] = machine
         write_json(tmp_path / "keys" / "b" / "run.json", run)
         refused(tmp_path / "keys", "b and a differ in precision or number of processes")
@@ -337,7 +493,7 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
         r"ls \(b\) and ce \(a0, a1\) were scored on different test cases; run the folds",
     )
     for text, message in (
-        ("abc", "holds values that are no numbers"),
+        ("abc", "holds values that are not numbers"),
         ("0.5\nx", "scores.csv is damaged; remove it"),
     ):
         run = write_run(tmp_path / text[:3], "a")
@@ -347,7 +503,7 @@ def test_scores_that_are_missing_elsewhere_or_damaged(tmp_path):
     run = write_run(tmp_path / "twice", "a")
     path = run / "scores.csv"
     path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
-    refused(run.parent, "is damaged: rows are there twice")
+    refused(run.parent, "are damaged: rows are incomplete or twice")
 
 
 def test_a_study_with_failed_cells_is_read_without_them(tmp_path):
@@ -382,17 +538,14 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
     def with_rows(name, change):
         run = write_run(tmp_path / name, "a")
         write_run(tmp_path / name, "b", "ls")
-        with (run / "scores.csv").open() as file:
-            rows = [changed for row in csv.DictReader(file) if (changed := change(row)) is not None]
-        write_rows(run / "scores.csv", rows)
+        changed = [change(row) for row in read_scores(run)]
+        write_scores(run, [row for row in changed if row is not None])
         return tmp_path / name
 
     def of(metric, value):
         return lambda row: row | {"value": value} if row["metric"] == metric else row
 
-    refused(
-        with_rows("inf", of("asd", "inf")), "holds infinite values; run segcal evaluate --again"
-    )
+    refused(with_rows("inf", of("asd", "inf")), "hold infinite values; run segcal evaluate --again")
     refused(
         with_rows("nan", of("dice", "nan")),
         "a has no value of DSC in any test case; look at its predictions",
@@ -403,7 +556,7 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
     )
     refused(
         with_rows("other", lambda row: row | {"method": "focal"}),
-        "is of another run, as its data set or method says",
+        "scores of .*a are of another run",
     )
 
 
@@ -416,7 +569,7 @@ def test_damaged_bins_are_named(tmp_path, text):
     found = read_results([run])
     with pytest.raises(
         UserError,
-        match="(bins.json is damaged; run segcal evaluate --again on a|a has no bins for)",
+        match="(bins.json is damaged; run segcal evaluate --again on .*a$|a has no bins for)",
     ):
         found.bins(found.contenders[0])
 
@@ -429,4 +582,4 @@ def test_a_run_json_of_another_version_is_named(tmp_path):
         info | {"settings": {"loss": {"name": "magic"}}},
     ):
         (run / "run.json").write_text(json.dumps(broken))
-        refused(tmp_path, "run.json is damaged, or of another version")
+        refused(tmp_path, "the record of .*a is damaged, or of another version")

@@ -371,7 +371,7 @@ def test_what_the_words_claim_of_epochs_and_seeds_is_so(studies):
     assert spreads(low.by_seed("dice")[low.keys])[2] > 0.05
     assert sum(low.p_over_seeds(key, "ce", "ece") < 0.05 for key in low.keys if key != "ce") <= 1
     margins = {
-        key: [f"margin={m}" for m in ((5, 10) if key == L2 else (5, 8, 10))]
+        key: [(("margin", m),) for m in ((5.0, 10.0) if key == L2 else (5.0, 8.0, 10.0))]
         for key in ("mbls", MEAN, L2)
     }
     for key, tried in margins.items():
@@ -379,7 +379,7 @@ def test_what_the_words_claim_of_epochs_and_seeds_is_so(studies):
         lowest, *others = low.trainings.late_p(key, "ce", tried, same=False)
         assert min(others) > 0.05
         assert lowest < 0.05 or key == L2
-        assert low.trainings.late_ece(key, "margin=5") < low.trainings.late_ece("ce")
+        assert low.trainings.late_ece(key, tried[0]) < low.trainings.late_ece("ce")
     five = sorted(
         low.trainings.late_p(key, "ce", tried[:1], same=False)[0] for key, tried in margins.items()
     )

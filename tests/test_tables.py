@@ -24,7 +24,7 @@ from segcal.compare.tables import (
     FORMATS,
     NEEDS,
     TABLES,
-    Cell,
+    Entry,
     Row,
     Table,
     all_tables,
@@ -34,8 +34,7 @@ from segcal.compare.tables import (
     to_markdown,
     to_rich,
 )
-from segcal.compare.tables.cells import marks
-from segcal.figures import FIGURES
+from segcal.compare.tables.entries import marks
 from segcal.metrics import METRICS
 from segcal.types import UserError
 
@@ -337,7 +336,7 @@ def test_posthoc_has_a_column_per_calibrator_and_says_who_lacks_it(study):
         f"{m} ↓ {c}" for m in ("ECE", "CECE") for c in ("Pre", "TS", "LTS")
     )
     cells = cells_of(table)
-    assert cells["ls"][2] == Cell(note="not scored")
+    assert cells["ls"][2] == Entry(note="not scored")
     assert cells["ls"][1].value is not None
     assert cells["mbls"][0].value == cells_of(TABLES["calibration"](study))["mbls"][0].value
     assert "Not scored: some runs lack these scores; segcal calibrate" in notes(table)
@@ -380,7 +379,7 @@ def test_robustness_has_a_block_per_severity(study):
     ]
     assert table.columns == MAIN_HEADERS
     noisy = {row.key: row for row in table.rows if row.block == "Gaussian noise 0.02"}
-    assert noisy["ls"].cells == (Cell(note="not scored"),) * 4
+    assert noisy["ls"].cells == (Entry(note="not scored"),) * 4
     expected = study.per_case("hippocampus", "ece", "all", corruption="gaussian_noise:0.02")[
         "ce"
     ].mean()
@@ -403,12 +402,15 @@ def test_backbones_compare_what_was_run_elsewhere_too(study):
     ]  # within a network
 
 
-def test_where_folds_chose_differently_every_choice_is_marked(tmp_path):
+@pytest.fixture(scope="module")
+def folds(tmp_path_factory):
+    """Two folds of three choose margin 8, the other 5."""
+    root = tmp_path_factory.mktemp("folds")
     cases = [f"c{i}" for i in range(9)]
     for fold in range(3):
         for margin in (5.0, 8.0, 10.0):
             write_run(
-                tmp_path,
+                root,
                 f"m{margin:g}f{fold}",
                 "mbls",
                 settings={"margin": margin},
@@ -417,21 +419,27 @@ def test_where_folds_chose_differently_every_choice_is_marked(tmp_path):
                 val_dice=0.9 if margin == (5.0 if fold == 1 else 8.0) else 0.8,
                 regions={"whole": [1, 2]},
             )
-    results = read_results([tmp_path])
-    table = TABLES["selection"](results)
+    return read_results([root])
+
+
+def test_where_folds_chose_differently_every_choice_is_marked(folds):
+    table = TABLES["selection"](folds)
     assert {row.label: row.cells[0].best for row in table.rows} == {
         "MbLS, margin=5": True,
         "MbLS, margin=8": True,
         "MbLS, margin=10": False,
     }
-    assert [
-        ("each in the folds" in note, "not of the regions" in note) for note in table.notes
-    ] == [
+    assert [("each fold chose" in note, "not of the regions" in note) for note in table.notes] == [
         (True, False),
         (False, True),
     ]
-    titles = [ax.get_title() for ax in FIGURES["penalty_shape"].draw(results, "organs").axes]
-    assert "margin 8" in titles  # two folds of three
+
+
+def test_the_penalty_is_drawn_with_the_margin_that_most_folds_chose(folds):
+    from segcal.figures import FIGURES
+
+    titles = [ax.get_title() for ax in FIGURES["penalty_shape"].draw(folds, "organs").axes]
+    assert "margin 8" in titles
 
 
 def test_selection_shows_every_setting_that_was_tried(study):
@@ -440,7 +448,7 @@ def test_selection_shows_every_setting_that_was_tried(study):
     assert found["LS, alpha=0.1"] == (0.7, True)
     assert found["LS, alpha=0.2"] == (0.6, False)
     assert found["MbLS, margin=8"] == (0.8, True)
-    assert "test cases had no say" in notes(table)
+    assert "test cases take no part in the choice" in notes(table)
 
 
 def test_settings_are_in_the_order_of_their_numbers(tmp_path):
@@ -695,7 +703,7 @@ def test_a_metric_without_any_value(tmp_path):
     found = read_results([tmp_path])
     table = TABLES["discriminative"](found)
     for key in ("ce", "mbls"):
-        assert cells_of(table)[key][1] == Cell(note="12 missed", of=12)
+        assert cells_of(table)[key][1] == Entry(note="12 missed", of=12)
     assert table.text(table.rows[0].cells[1], 1) == "— (12 missed)"
     assert "mean ASD ↓ (mm) has no value in any case." in table.notes
     ranking = TABLES["ranking"](found)
@@ -742,24 +750,17 @@ def two(tmp_path_factory):
     return read_results([root])
 
 
-def test_several_data_sets_are_blocks(two):
-    table = TABLES["discriminative"](two)
-    assert [(row.block, row.key) for row in table.rows] == [
-        ("x", "ce"),
-        ("x", "mbls"),
-        ("y", "ce"),
-        ("y", "mbls"),
+def test_of_several_data_sets_each_has_its_tables(two):
+    table = TABLES["discriminative"](two, "y")
+    assert table.columns == ("C DSC ↑", "C ASD ↓ (mm)")
+    assert [(row.block, row.key, row.cells[0].best) for row in table.rows] == [
+        ("", "ce", True),
+        ("", "mbls", False),
     ]
-    assert table.columns[::2] == ("mean DSC ↑", "A DSC ↑", "B DSC ↑", "C DSC ↑")
-    place = table.columns.index("C DSC ↑")
-    assert [row.cells[place].value is None for row in table.rows] == [True, True, False, False]
-    assert [row.cells[place].best for row in table.rows] == [False, False, True, False]
-    assert table.title == "Discriminative performance: x, y"
-    alone = TABLES["discriminative"](two, "y")
-    assert alone.columns == ("C DSC ↑", "C ASD ↓ (mm)")
     assert [t.dataset for t in all_tables(two, ["calibration", "ranking"])] == ["x", "y", ""]
-    with pytest.raises(UserError, match="unknown data set 'z'; choose one of x, y"):
-        TABLES["calibration"](two, "z")
+    for dataset in ("z", ""):  # ranks alone are of all
+        with pytest.raises(UserError, match=f"unknown data set '{dataset}'; choose one of x, y"):
+            TABLES["calibration"](two, dataset)
 
 
 def test_ranks_over_several_data_sets(two):
@@ -785,13 +786,13 @@ ODD = Table(
         Row(
             "CE & {Dice}",
             (
-                Cell(0.12345, 0.1, 0.2, 5, best=True, published=0.2),
-                Cell(-1.0, note="2 missed", published=0.5),
+                Entry(0.12345, 0.1, 0.2, 5, best=True, published=0.2),
+                Entry(-1.0, note="2 missed", published=0.5),
             ),
             "a",
             "x_1",
         ),
-        Row("LS", (Cell(second=True), Cell(2.0)), "b", "y"),
+        Row("LS", (Entry(second=True), Entry(2.0)), "b", "y"),
     ),
     ("a_note with 5 % | more",),
     (2, 1),
@@ -820,7 +821,7 @@ def test_latex_is_escaped_and_complete():
 def test_wide_latex_is_scaled_to_the_page():
     n = 30
     text = to_latex(
-        Table("t", "p < 0.05 > 0", tuple(f"c{i}" for i in range(n)), (Row("a", (Cell(1.0),) * n),))
+        Table("t", "p < 0.05 > 0", tuple(f"c{i}" for i in range(n)), (Row("a", (Entry(1.0),) * n),))
     )
     assert text.splitlines()[0] == r"% needs \usepackage{booktabs,graphicx}"
     assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" in text
@@ -836,7 +837,7 @@ def test_latex_compiles_and_fits_the_page(tmp_path, n):
         "t",
         "wide",
         tuple(f"column {i}" for i in range(n)),
-        (Row("a", (Cell(1.0),) * n),),
+        (Row("a", (Entry(1.0),) * n),),
         notes=("Mean.",),
     )
     body = "\n".join(to_latex(table) for table in (wide, ODD))

@@ -14,7 +14,7 @@ import margins
 import page_tables
 import published_rows
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from packed_study import HERE, MARGIN5, Study
+from packed_study import HERE, MARGIN5, Study, margin
 
 from segcal.figures import save_figures
 
@@ -53,7 +53,7 @@ def pages() -> dict[str, str]:
     )
     environment.globals |= values | VARIANTS | {"tables": page_tables, "margins": margins}
     environment.globals |= {"rows": published_rows, "titled": titled, "titled5": titled5}
-    environment.globals |= {"titles": STUDIES, "MARGIN5": MARGIN5}
+    environment.globals |= {"titles": STUDIES, "MARGIN5": MARGIN5, "margin": margin}
     return {
         name: _tidy(environment.get_template(source).render()) for name, source in NAMES.items()
     }

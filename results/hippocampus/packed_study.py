@@ -13,11 +13,12 @@ from published_rows import DATA
 from trainings import Trainings
 from wording import chance, percent, points, shown, welch
 
-from segcal.compare import Contender, Results, read_results
+from segcal.compare import Contender, Results, Settings, read_results
+from segcal.compare.names import choice_text
 from segcal.compare.ranking import Ranking, pairwise, rank_results
 from segcal.compare.tables import TABLES, to_markdown
 from segcal.compare.tables.seeds import means_by_seed, spreads
-from segcal.folders import read_json
+from segcal.folders import calibrator_path, read_json
 
 HERE = Path(__file__).parent
 SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
@@ -99,9 +100,14 @@ class Study:
 
     def setting(self, key: str) -> str:
         """The setting that validation chose: `margin 5`."""
-        return self.contender(key).setting.replace("=", " ")
+        return choice_text(self.contender(key).chosen, " ")
 
-    def tried(self, key: str, settings: Sequence[str]) -> str:
+    def chosen_margin(self, key: str) -> str:
+        """The margin alone: `5`."""
+        (settings,) = self.contender(key).chosen.values()
+        return f"{dict(settings)['margin']:g}"
+
+    def tried(self, key: str, settings: Sequence[Settings]) -> str:
         """The validation DSC that several settings had, mean over seeds: `0.8226, 0.8229 and
         0.8232`.
         """
@@ -215,9 +221,13 @@ class Study:
 
     def temperature(self, run: str) -> float:
         """What temperature scaling found for a run."""
-        return float(
-            read_json(Path(self.all.runs[run]["folder"]) / "calibrators" / "ts.json")["temperature"]
-        )
+        path = calibrator_path(Path(self.all.runs[run]["folder"]), "ts").with_suffix(".json")
+        return float(read_json(path)["temperature"])
+
+
+def margin(value: float) -> Settings:
+    """A margin as a setting that was tried."""
+    return (("margin", float(value)),)
 
 
 def _is_mbls(run: Path) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import scipy.stats
 from packed_study import SEVEN, Study
 from published_rows import paper, published_change, published_mean
-from wording import level, markdown, points, spread
+from wording import markdown, points, spread
 
+from segcal.compare import setting_text
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 
@@ -158,16 +159,17 @@ def settings_table(study: Study) -> str:
 
 def _tried(study: Study) -> Iterator[list[str]]:
     for c in study.all.contenders:
-        for setting, runs in sorted(c.runs_tried.items(), key=lambda item: level(item[0])):
-            best = [study.all.runs[run]["best"] for run in runs]
-            label = f"{c.label}, {setting.replace('=', ' ')}" if setting else c.label
-            epochs = ", ".join(str(b["epoch"] + 1) for b in best)
-            at_best = [spread([b[key] for b in best]) for key in ("val_dice", "val_ece")]
+        for setting, runs in sorted(c.runs_tried.items()):
+            kept = study.trainings.facts(c.key, runs)
+            label = f"{c.label}, {setting_text(setting, ' ')}" if setting else c.label
+            epochs = ", ".join(str(facts["epoch"] + 1) for facts in kept)
+            at_best = [spread([facts[key] for facts in kept]) for key in ("val_dice", "val_ece")]
             late = [
                 spread([study.trainings.late(run, key) for run in runs])
                 for key in ("val_dice", "val_ece")
             ]
-            yield [label, "yes" if setting == c.setting else "", epochs, *at_best, *late]
+            chosen = "yes" if setting in c.chosen.values() else ""
+            yield [label, chosen, epochs, *at_best, *late]
 
 
 def cece_table(study: Study) -> str:

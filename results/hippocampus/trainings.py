@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from wording import chance, spread, welch
 
-from segcal.compare import Contender, Results
-from segcal.folders import read_rows
+from segcal.compare import Contender, Results, Settings
+from segcal.folders import read_log
 
 
 class Trainings:
@@ -29,10 +30,7 @@ class Trainings:
 
     def curve(self, run: str, column: str) -> list[float]:
         """A column of a run's log."""
-        return [
-            float(row[column])
-            for row in read_rows(Path(self.results.runs[run]["folder"]) / "log.csv")
-        ]
+        return [float(row[column]) for row in read_log(Path(self.results.runs[run]["folder"]))]
 
     def n(self) -> int:
         """How many there are."""
@@ -68,7 +66,12 @@ class Trainings:
 
     def kept_epochs(self, key: str) -> list[int]:
         """The same as numbers, counted from 1."""
-        return [self.results.runs[run]["best"]["epoch"] + 1 for run in self.runs(key)]
+        return [kept["epoch"] + 1 for kept in self.facts(key, self.runs(key))]
+
+    def facts(self, key: str, runs: Sequence[str]) -> list[dict[str, Any]]:
+        """Epoch and validation scores of the weights of a contender that were scored."""
+        weights = self._contender(key).weights
+        return [self.results.runs[run][weights] for run in runs]
 
     def kept_between(self, keys: Sequence[str]) -> str:
         """The first and the last epoch that any of these methods kept."""
@@ -77,7 +80,7 @@ class Trainings:
 
     def at_kept(self, key: str, column: str) -> str:
         """A validation score at the kept epochs, mean over seeds."""
-        return f"{np.mean([self.results.runs[run]['best'][column] for run in self.runs(key)]):.3f}"
+        return f"{np.mean([kept[column] for kept in self.facts(key, self.runs(key))]):.3f}"
 
     def mean_at(self, key: str, column: str, epoch: int) -> float:
         """A validation score at an epoch, counted from 1; mean over seeds."""
@@ -108,45 +111,52 @@ class Trainings:
         values = self.amid(key, bounds)
         return f"{min(values):.3f} to {max(values):.3f}"
 
-    def kept_ece(self, key: str, setting: str = "") -> str:
+    def _runs_of(self, key: str, setting: Settings) -> Sequence[str]:
+        """The runs of a setting; of the chosen one if none is named."""
+        c = self._contender(key)
+        return c.runs_tried[setting] if setting else c.runs
+
+    def kept_ece(self, key: str, setting: Settings = ()) -> str:
         """The validation ECE of a setting at the epochs that were kept, mean over seeds."""
-        c = self._contender(key)
-        runs = c.runs_tried[setting or c.setting]
-        return f"{np.mean([self.results.runs[run]['best']['val_ece'] for run in runs]):.3f}"
+        facts = self.facts(key, self._runs_of(key, setting))
+        return f"{np.mean([kept['val_ece'] for kept in facts]):.3f}"
 
-    def late_eces(self, key: str, setting: str = "") -> list[float]:
+    def late_eces(self, key: str, setting: Settings = ()) -> list[float]:
         """This ECE of each run of a setting; of the chosen one if none is named."""
-        c = self._contender(key)
-        return [self.late(run, "val_ece") for run in c.runs_tried[setting or c.setting]]
+        return [self.late(run, "val_ece") for run in self._runs_of(key, setting)]
 
-    def late_ece(self, key: str, setting: str = "") -> str:
+    def late_ece(self, key: str, setting: Settings = ()) -> str:
         """Their mean."""
         return f"{np.mean(self.late_eces(key, setting)):.3f}"
 
-    def late_against(self, a: str, b: str, setting: str = "") -> str:
+    def late_against(self, a: str, b: str, setting: Settings = ()) -> str:
         """The same of two, with the p of Welch's test between their seeds; `setting` is a's."""
         one, two = self.late_eces(a, setting), self.late_eces(b)
         return f"{spread(one)} against {spread(two)} ({chance(welch(one, two).pvalue)} over seeds)"
 
-    def late_p(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> list[float]:
+    def late_p(
+        self, a: str, b: str, settings: Sequence[Settings], *, same: bool = True
+    ) -> list[float]:
         """The p of this test between two contenders at each of a's settings; `same=False`: b has
         its chosen one.
         """
         return [
-            float(welch(self.late_eces(a, s), self.late_eces(b, s if same else "")).pvalue)
+            float(welch(self.late_eces(a, s), self.late_eces(b, s if same else ())).pvalue)
             for s in settings
         ]
 
-    def late_chances(self, a: str, b: str, settings: Sequence[str], *, same: bool = True) -> str:
+    def late_chances(
+        self, a: str, b: str, settings: Sequence[Settings], *, same: bool = True
+    ) -> str:
         """The same as text."""
         return ", ".join(f"{p:.2g}" for p in self.late_p(a, b, settings, same=same))
 
-    def _tried(self, key: str, settings: Sequence[str]) -> list[str]:
+    def _tried(self, key: str, settings: Sequence[Settings]) -> list[Settings]:
         """Those of the settings that a contender was run with."""
         c = self._contender(key)
         return [setting for setting in settings if setting in c.runs_tried]
 
-    def late_range(self, several: Sequence[str], b: str, settings: Sequence[str]) -> str:
+    def late_range(self, several: Sequence[str], b: str, settings: Sequence[Settings]) -> str:
         """The lowest and the highest p of several contenders against the chosen setting of
         another.
         """

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
+from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
 
 
@@ -23,7 +24,7 @@ def chance(p: float) -> str:
     >>> chance(0.0123), chance(1e-7)
     ('p = 0.012', 'p < 0.0001')
     """
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    return f"p {p_text(p)}" if p < 1e-4 else f"p = {p_text(p)}"
 
 
 def percent(share: float) -> str:
@@ -48,11 +49,6 @@ def points(difference: float) -> str:
 def welch(one: ArrayLike, two: ArrayLike) -> Any:
     """Welch's test of two groups of seeds."""
     return scipy.stats.ttest_ind(one, two, equal_var=False)
-
-
-def level(setting: str) -> float:
-    """The number in a setting such as `margin=5`, to sort by."""
-    return float(setting.partition("=")[2] or 0)
 
 
 def spread(values: Sequence[float]) -> str:

@@ -111,9 +111,10 @@ def _scores(name: str, info: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _clean(scores: pd.DataFrame) -> pd.DataFrame:
-    """The test scores of images as they are, without a calibrator."""
-    clean = (scores[["corruption", "calibrator"]] == "").all(axis=1)
-    return scores[clean & (scores["split"] == "test") & scores["voxels"].isin(DEFAULT_VOXELS)]
+    """The test scores of cases as they are: no corruption, no calibrator."""
+    clean = (scores["split"] == "test") & (scores["case"] != "pooled")
+    clean &= (scores["corruption"] == "") & (scores["calibrator"] == "")
+    return scores[clean & scores["voxels"].isin(DEFAULT_VOXELS)]
 
 
 def _unscored(
