@@ -24,9 +24,7 @@ Names = list[str] | None
 def study(
     plan: Annotated[str, typer.Argument(help="paper, quick, smoke, or a TOML file of your own.")],
     data: Annotated[Names, typer.Option(help="A prepared data set. May be repeated.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The study's folder; by default studies/PLAN-DATA.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="By default studies/PLAN-DATA.")] = None,
     sets: Annotated[
         Names, typer.Option("--set", help="Any key of the plan, such as network.width=8.")
     ] = None,

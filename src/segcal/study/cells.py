@@ -64,16 +64,16 @@ def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset
 
     cells: dict[str, Cell] = {}
     main_networks = {}  # of the cells that wait for a choice
-    for (settings, waits), askers in origins.items():
+    for (settings, waits), sources in origins.items():
         name = cell_name(settings, varying, waits=waits)
         if name in cells:
             raise UserError(f"two cells of the plan would both be called {name}; plan two studies")
-        after = askers[0].after
-        for section in askers[1:]:
+        after = sources[0].after
+        for section in sources[1:]:
             after |= section.after
-        cells[name] = Cell(name, settings, tuple(section.name for section in askers), after)
+        cells[name] = Cell(name, settings, tuple(section.name for section in sources), after)
         if waits:
-            main_networks[name] = askers[0].main_network
+            main_networks[name] = sources[0].main_network
 
     tried = [cell for cell in cells.values() if cell.name not in main_networks]
     for name, network in main_networks.items():
@@ -92,21 +92,22 @@ def _check_inherited(sections: Sequence[Section], runs: Sequence[RunSettings]) -
 
 def _choices(cell: Cell, tried: Sequence[Cell], network: str) -> tuple[str, ...]:
     """The cells that try the settings of a cell's loss: same fold, on the plan's main network."""
-    wanted = cell.settings
     candidates = []
     for other in tried:
-        given = other.settings
-        same_data = (given.data, given.fold) == (wanted.data, wanted.fold)
-        same_training = given.training == wanted.training and given.network.name == network
-        if same_data and same_training and other.method == cell.method:
+        on_network = other.settings.network.name == network
+        if on_network and _without_network(other) == _without_network(cell):
             candidates.append(other)
     if len({other.contender for other in candidates}) != 1:
         reason = "it is tried in several ways" if candidates else "no section tries it"
         raise UserError(
-            f"section {cell.sections[0]} wants the chosen setting of {wanted.loss.name}, but"
+            f"section {cell.sections[0]} wants the chosen setting of {cell.method.name}, but"
             f" {reason} on {network} with the same data, fold and training"
         )
     return tuple(other.name for other in candidates)
+
+
+def _without_network(cell: Cell) -> tuple[Any, ...]:
+    return cell.method, cell.settings.data, cell.settings.fold, cell.settings.training
 
 
 def _varying(runs: Sequence[RunSettings]) -> frozenset[Key]:

@@ -73,13 +73,14 @@ def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The cells under the names of the runs that exist; refused if a run differs from its cell."""
     data = {cell.settings.data: folders.open_cases(Path(cell.settings.data)) for cell in cells}
     by_checksum = {cases.info["checksum"]: cases for cases in data.values()}
-    runs = {}
+    known = {}
     for folder in folders.run_folders(root):
+        info = None
         with suppress(UserError):  # a damaged run: `train` names the remedy
-            runs[folder.name] = folders.read_run(folder)
-    for name, info in runs.items():
-        folders.refuse_packed(folders.cell_folder(root, name), info)
-    known = {name: _deciding(info, by_checksum) for name, info in runs.items()}
+            info = folders.read_run(folder)
+        if info is not None:
+            folders.refuse_packed(folder, info)
+            known[folder.name] = _deciding(info, by_checksum)
     names = {}
     for cell in cells:
         wanted = data[cell.settings.data].info["checksum"], cell.settings.deciding
