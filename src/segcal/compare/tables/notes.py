@@ -64,9 +64,7 @@ def notes_on(
         yield _published(dataset, entries, columns)
 
 
-def _basis(
-    results: Results, contenders: Sequence[Contender], cases: list[str]
-) -> Iterator[str]:
+def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) -> Iterator[str]:
     n_cases = len(cases)
     n_patients = results.patients(contenders[0].dataset).reindex(cases).nunique()
     if n_cases == 1:
