@@ -1,75 +1,72 @@
-"""What to use, as far as the tests go."""
+"""Which method to use, as far as the tests decide it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from segcal.calibrators import CALIBRATORS
+from segcal.compare.ranking import Ranking
 from segcal.metrics import METRICS
-from segcal.report.findings import Findings, Overall
-from segcal.report.words import change_text, listed
+from segcal.report.findings import HIGHER, LOWER, UNCHANGED, Change, Findings, unbeaten
+from segcal.report.words import listed
 
-DICE, ECE = METRICS["dice"].label, METRICS["ece"].label
+USES = {"dice": "for outlines", "ece": "for probabilities"}
 
 
-def advice(found: Findings, ranks: Overall) -> str:
-    """What to use, as far as the tests go."""
-    best = {m: found.unbeaten[m] for m in ("dice", "ece") if m in found.unbeaten}
-    both = [key for key in found.names if all(key in keys for keys in best.values())]
-    if not best:
-        return "Nothing can be recommended: there are no scores to choose by."
-    if not both:
-        uses = {"dice": "where the outline counts most", "ece": "where probabilities are read"}
-        firsts = {metric: found.leads[metric].first for metric in best}
-        text = ", ".join(f"{found.names[key]} {uses[metric]}" for metric, key in firsts.items())
-        labels = listed(METRICS[metric].label for metric in best)
-        return f"{text}: no method is unbeaten in {labels}.{_then(found, list(firsts.values()))}"
-    chosen = min(both, key=ranks.case_ranks.__getitem__)
-    name = found.names[chosen]
-    if found.n_patients < 2:
-        text = f"One patient decides nothing; {name} did best over all metrics on this one."
-    elif len(both) == 1:
-        text = (
-            f"{name}: no other is significantly better in {DICE} or {ECE}, and each of the others"
-            " is beaten in one of them."
-        )
-    elif len(both) == len(found.names):
-        text = f"No method is significantly better than another in {DICE} or {ECE}. "
-        text += f"{name} has the best mean rank per case; the simplest method is as good a choice."
+def advice(findings: Findings) -> str:
+    """Which method to use, and which calibrator with it."""
+    metrics = [metric for metric in USES if metric in findings.leaders]
+    if not metrics:
+        return "No method can be recommended: there are no scores to choose by."
+    if findings.ranking is None:
+        text = "There is only one method; to choose, compare it with others on the same data."
+        return text + _calibrators(findings, findings.names)
+    labels = " or ".join(METRICS[metric].label for metric in metrics)
+    best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
+    if best:
+        return _choice(findings, findings.ranking, best, labels)
+    firsts = {metric: findings.leaders[metric].order[0] for metric in metrics}
+    uses = listed(f"{findings.names[key]} {USES[metric]}" for metric, key in firsts.items())
+    text = f"{uses}: each method is significantly worse than another in {labels}."
+    return text + _calibrators(findings, firsts.values())
+
+
+def _choice(findings: Findings, ranking: Ranking, keys: set[str], labels: str) -> str:
+    """The choice among methods that no other beats in any of the metrics."""
+    first = str(ranking.case_rank["mean"][[k for k in findings.names if k in keys]].idxmin())
+    ranked = f"{findings.names[first]} has the best mean rank per case"
+    names = listed((label for key, label in findings.names.items() if key in keys), "or")
+    if findings.n_patients < 2:
+        text = f"One patient does not decide it; {ranked}."
+    elif len(keys) == len(findings.names):
+        text = f"No method is significantly better than another in {labels}."
+        text += f" {ranked}; the simplest method is as good a choice."
     else:
-        names = listed((found.names[k] for k in both), "or")
-        text = f"{names}: no other is significantly better than these in {DICE} or {ECE}. "
-        text += f"Of them, {name} has the best mean rank per case."
-    return text + _then(found, [chosen])
+        text = f"{names}: no other method is significantly better in {labels}."
+        text += f" Of these, {ranked}." if len(keys) > 1 else ""
+    return text + _calibrators(findings, [first])
 
 
-def _then(found: Findings, keys: Sequence[str]) -> str:
-    """The calibrator that lowers the ECE most, where one does for sure and leaves the label map
-    alone; and what harms.
-    """
-    text = ""
+def _calibrators(findings: Findings, keys: Iterable[str]) -> str:
+    """The best calibrator that lowers ECE and keeps the label map, and those that raise ECE."""
+    text, unchanged = "", list[str]()
     for key in dict.fromkeys(keys):
-        helps = [
-            c
-            for c in found.changes
-            if c.contender == key and c.helps and CALIBRATORS[c.calibrator].keeps_labels
-        ]
-        if helps:
-            best = min(helps, key=lambda change: change.after)
-            text += (
-                f" {best.label} lowers the {ECE} of {found.names[key]} from"
-                f" {change_text(best.before, best.after)}."
-            )
-        harms = [c for c in found.changes if c.contender == key and c.harms]
-        if harms:
-            numbers = listed(f"{c.label} from {change_text(c.before, c.after)}" for c in harms)
-            names = listed((c.label for c in harms), "or")
-            text += f" Do not add {names} to {found.names[key]}: its {ECE} rises with {numbers}."
-    tried = listed(dict.fromkeys(c.label for c in found.changes if c.contender in keys))
-    return text or (f" {tried} did not change the {ECE} for sure." if tried else "")
+        changes = [change for change in findings.changes if change.contender == key]
+        lower = [c for c in changes if c.effect == LOWER and CALIBRATORS[c.calibrator].keeps_labels]
+        if lower:
+            best = min(lower, key=lambda change: change.after)
+            text += f" Apply {_applied(findings, best)}."
+        for change in changes:
+            if change.effect == HIGHER:
+                text += f" Do not apply {_applied(findings, change)}."
+            elif change.effect == UNCHANGED:
+                unchanged.append(CALIBRATORS[change.calibrator].label)
+    if unchanged and not text:
+        names = listed(dict.fromkeys(unchanged))
+        return f" {names} did not change {METRICS['ece'].label} significantly."
+    return text
 
 
-def advice_alone(found: Findings) -> str:
-    """The same where there is one method."""
-    text = "With one method there is nothing to choose; run another on the same data and name both."
-    return text + _then(found, list(found.names))
+def _applied(findings: Findings, change: Change) -> str:
+    label, name = CALIBRATORS[change.calibrator].label, findings.names[change.contender]
+    return f"{label} to {name} ({METRICS['ece'].label} {change.numbers})"

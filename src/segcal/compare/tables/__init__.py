@@ -23,7 +23,7 @@ from segcal.compare.tables.means import (
 )
 from segcal.compare.tables.ranks import ranking, tests
 from segcal.compare.tables.records import NONE, Cell, Row, Table, stacked
-from segcal.compare.tables.seeds import seeds
+from segcal.compare.tables.seeds import p_text, seeds
 from segcal.compare.tables.terminal import to_rich
 from segcal.compare.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
@@ -39,6 +39,7 @@ __all__ = [
     "Table",
     "all_tables",
     "failed_note",
+    "p_text",
     "save_tables",
 ]
 __all__ += ["to_csv", "to_latex", "to_markdown", "to_rich"]

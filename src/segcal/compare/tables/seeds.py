@@ -57,7 +57,7 @@ def seeds(results: Results, dataset: str, calibrator: str, with_published: bool)
             " their means over seeds."
         )
         p = ", ".join(
-            f"{METRICS[m].label} {_p(part[2])}" for m, part in zip(MAIN, parts, strict=True)
+            f"{METRICS[m].label} {p_text(part[2])}" for m, part in zip(MAIN, parts, strict=True)
         )
         notes.append(f"p of a one-way analysis of variance over the means per seed: {p}.")
     headers = tuple(c.header for c in columns)
@@ -127,10 +127,10 @@ def _cell(values: list[float]) -> Cell:
     return Cell(mean, mean - deviation, mean + deviation, len(values))
 
 
-def _p(p: float | None) -> str:
-    """As people write it.
+def p_text(p: float | None) -> str:
+    """A p-value as printed.
 
-    >>> _p(0.0312), _p(1e-9), _p(None)
+    >>> p_text(0.0312), p_text(1e-9), p_text(None)
     ('0.031', '< 0.0001', '—')
     """
     return NONE if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
