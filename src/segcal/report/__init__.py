@@ -12,7 +12,6 @@ from segcal.compare.tables import TABLES
 from segcal.figures import FIGURES
 from segcal.folders import replacing
 from segcal.report import embed
-from segcal.report.findings import find
 from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
 from segcal.report.viewer import BUDGET, viewer_data
@@ -20,11 +19,7 @@ from segcal.types import UserError, check_range
 
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
 
-Progress = Callable[[str, int, int], None]
-"""Called with the step that starts, the number of finished steps, and the number of all steps."""
-
 Step = Callable[[str], None]
-
 RELIABILITY, OF_CASES = ("reliability", "reliability_per_class"), ("qualitative",)
 
 
@@ -34,11 +29,12 @@ def build_report(
     n_cases: int = 4,
     viewer: bool = True,
     published: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> str:
     """The report of some runs as HTML.
 
     The slice viewer shows `n_cases` cases of each data set; `published` adds the paper's values.
+    `progress` gets the step that starts, the number of finished steps, and that of all steps.
     """
     check_range("cases", n_cases, 1)
     total = len(results.datasets) * (2 + (n_cases if viewer else 0))
@@ -46,7 +42,7 @@ def build_report(
 
     def step(text: str) -> None:
         if progress is not None:
-            progress(text, min(next(done), total), total)
+            progress(text, next(done), total)
 
     parts = []
     for dataset in results.datasets:
@@ -60,7 +56,7 @@ def build_report(
 
 def summaries(results: Results) -> dict[str, Summary]:
     """The summary of each data set."""
-    return {dataset: summarise(find(results, dataset)) for dataset in results.datasets}
+    return {dataset: summarise(results, dataset) for dataset in results.datasets}
 
 
 def check_target(path: Path) -> None:
@@ -89,7 +85,7 @@ def _dataset(results: Results, dataset: str, published: bool, step: Step) -> dic
     tables = {key: table for key, table in made.items() if table is not None}
     part: dict[str, Any] = {
         "name": dataset,
-        "summary": summarise(find(results, dataset)),
+        "summary": summarise(results, dataset),
         "selection": tables.pop("selection", None),
         "tables": list(tables.values()),
         "scores": list(embed.case_tables(results, dataset)),
@@ -106,12 +102,9 @@ def _viewer(results: Results, dataset: str, n_cases: int, step: Step) -> dict[st
     """The slice viewer, or a sentence that says why there is none."""
     if not n_cases:
         return {"viewer": None, "no_viewer": "The slice viewer was left out, as asked."}
-    text, budget = f"{dataset}: cases", BUDGET // len(results.datasets)
-    step(text)
+    budget = BUDGET // len(results.datasets)
     try:
-        data = viewer_data(
-            results, dataset, n_cases=n_cases, budget=budget, step=lambda: step(text)
-        )
+        data = viewer_data(results, dataset, n_cases=n_cases, budget=budget, step=step)
     except UserError as error:
         return {"viewer": None, "no_viewer": f"There is no slice viewer: {error}."}
     return {"viewer": data, "no_viewer": ""}

@@ -9,25 +9,23 @@ from segcal.calibrators import CALIBRATORS
 from segcal.compare import Results
 from segcal.data.catalog import DATASETS
 from segcal.losses import LOSSES
-from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
 
 Facts = list[tuple[str, str]]
+RECORDS = {
+    "best": "kept epoch",
+    "seconds": "seconds of training",
+    "peak_memory_mb": "peak memory (MB)",
+    "folder": "folder",
+    "id": "identity",
+}
 
 
 def run_facts(info: Mapping[str, Any]) -> Facts:
     """The settings, cost and identity of a run; an ensemble was not trained."""
-    facts = {"data set": info["data"]["name"]}
-    for key, value in info["settings"].items():
-        facts[key] = _text(value)
-    if best := info.get("best"):
-        dice = f"{METRICS['dice'].label} {best['val_dice']:.4f}"
-        ece = f"{METRICS['ece'].label} {best['val_ece']:.4f}"
-        facts["kept epoch"] = f"{best['epoch']} (from 0): validation {dice}, {ece}"
-    if "seconds" in info:
-        memory = f"{info['peak_memory_mb']} MB at most"
-        facts["cost"] = f"{info['seconds']:.0f} s of training, {memory}"
-    return [*facts.items(), ("folder", str(info["folder"])), ("identity", info["id"])]
+    facts = [("data set", info["data"]["name"]), *info["settings"].items()]
+    facts += [(label, info[key]) for key, label in RECORDS.items() if key in info]
+    return [(label, _text(value)) for label, value in facts]
 
 
 def _text(value: Any) -> str:
@@ -72,16 +70,16 @@ def _splits(results: Results, dataset: str) -> str:
         if info["data"]["name"] == dataset and "splits" in info["data"]:
             sizes = [f"{n} {name}" for name, n in info["data"]["splits"].items()]
             folds[info["settings"].get("fold", 0)] = ", ".join(sizes)
-    if len(folds) > 1:
-        return "; ".join(f"fold {fold}: {sizes}" for fold, sizes in sorted(folds.items()))
-    return next(iter(folds.values()), "")
+    return "; ".join(f"fold {fold}: {sizes}" for fold, sizes in sorted(folds.items()))
 
 
 def version_facts(results: Results) -> dict[str, Facts]:
     """The versions that runs were made with; runs with the same versions are one entry."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, info in results.runs.items():
-        versions = tuple((key, str(value) or "none") for key, value in info["versions"].items())
+        versions = tuple(
+            (key, str(value) or "none") for key, value in info.get("versions", {}).items()
+        )
         groups.setdefault(versions, []).append(name)
     return {", ".join(names): list(versions) for versions, names in groups.items()}
 

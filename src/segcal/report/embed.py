@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -16,39 +15,23 @@ from segcal.figures import FIGURES
 from segcal.metrics import METRICS
 from segcal.report.sprites import data_uri
 
-MANY_PIXELS = 20_000
-"""A figure whose images have more pixels is embedded as PNG, because its SVG would be larger."""
-
+MANY_PIXELS = 20_000  # in the images of a figure: its SVG would be larger than its PNG
 WIDE = 5.0  # inches: a wider figure takes the whole page
 SCORES = ("dice", "asd", "hd95", "missed", "ece", "cece", "confidence_gap", "nll", "brier")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure ready for the page."""
-
-    key: str
-    label: str
-    caption: str
-    address: str  # a data address with the whole picture
-    wide: bool
-
-
-def figures(results: Results, dataset: str, keys: Iterable[str]) -> Iterator[Picture]:
+def figures(results: Results, dataset: str, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Those of the figures that can be drawn from the runs."""
     for key in keys:
         row = FIGURES[key]
         figure = row.draw(results, dataset)
         if figure is not None:
             wide = figure.get_figwidth() > WIDE
-            yield Picture(key, row.label, row.caption, _address(figure), wide)
+            yield {"key": key, "row": row, "address": _address(figure), "wide": wide}
 
 
 def _address(figure: Figure) -> str:
-    """A figure as SVG, or as PNG if it holds photographs.
-
-    As an image, and not as a part of the page, it keeps its styles and identifiers to itself.
-    """
+    """A figure as an image with styles of its own: SVG, or PNG if it holds photographs."""
     out = io.BytesIO()
     images: list[Any] = [image for ax in figure.axes for image in ax.get_images()]
     if sum(image.get_array().size for image in images) > MANY_PIXELS:
@@ -73,4 +56,4 @@ def case_tables(results: Results, dataset: str) -> Iterator[Table]:
             rows.append(Row(str(case), tuple(Cell(score) for score in scores)))
         columns = tuple(names[str(key)] for key in values)
         digits = (0 if metric == "missed" else 3,) * len(columns)
-        yield Table(metric, title.strip(), columns, tuple(rows), digits=digits, first="case")
+        yield Table(metric, title, columns, tuple(rows), digits=digits, first="case")

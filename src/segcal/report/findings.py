@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,24 +24,12 @@ from segcal.compare.ranking import (
 
 @dataclass(frozen=True)
 class Leader:
-    """The contender with the best mean of a metric, tested against the others.
+    """The contender with the best mean of a metric, tested against the others."""
 
-    Contenders are given by their keys, with the corrected p of the paired test.
-    """
-
-    order: list[str]  # from the best to the worst mean; those without a mean are left out
+    order: list[str]  # keys from the best to the worst mean; those without a mean are left out
     tied: list[str]  # the first, and those with the same mean
-    better_than: dict[str, float] = field(default_factory=dict)  # significantly
-    not_better_than: dict[str, float] = field(default_factory=dict)  # no significant difference
-    worse_than: dict[str, float] = field(default_factory=dict)  # significantly, despite its mean
-
-
-EFFECTS = (LOWER, HIGHER, UNCHANGED, UNCLEAR) = (
-    "Significantly lower",
-    "Significantly higher",
-    "No significant change",
-    "Mean and paired test disagree",
-)
+    # Whether the test finds it better than another (key), worse or neither, with the corrected p.
+    tests: dict[str, tuple[str, float]]
 
 
 class Change(NamedTuple):
@@ -51,12 +39,7 @@ class Change(NamedTuple):
     calibrator: str
     before: float
     after: float
-    effect: str  # one of `EFFECTS`
-
-    @property
-    def numbers(self) -> str:
-        """Both values as printed."""
-        return f"{self.before:.4f} to {self.after:.4f}"
+    effect: str  # significantly lower or higher, not significant, mean and test disagree
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +77,7 @@ def find(results: Results, dataset: str) -> Findings:
         means=means,
         missed={key: float(values["missed"][key].sum()) for key in keys},
         ranking=ranking,
-        leaders={m: _leader(ranking, m) if ranking else Leader(keys, keys) for m in known},
+        leaders={m: _leader(ranking, m) if ranking else Leader(keys, keys, {}) for m in known},
         gaps=_gaps(results, dataset, keys),
         changes=_changes(results, dataset, keys),
     )
@@ -108,18 +91,14 @@ def _leader(ranking: Ranking, metric: str) -> Leader:
     means, ranks = ranking.means[metric]["mean"], ranking.sum_rank[(ranking.dataset, metric)]
     order = [str(key) for key in ranks.sort_values(kind="stable").index if means.notna()[key]]
     first = order[0]
-    leader = Leader(order, [key for key in order if ranks[key] == ranks[first]])
+    tests = {}
     for row in ranking.pairwise[metric].to_dict("records"):
-        pair = [row["a"], row["b"]]
-        if first in pair:
-            (other,) = {*pair} - {first}
-            if row["p_holm"] >= SIGNIFICANT:
-                leader.not_better_than[other] = row["p_holm"]
-            elif row["better"] == first:
-                leader.better_than[other] = row["p_holm"]
-            else:
-                leader.worse_than[other] = row["p_holm"]
-    return leader
+        others = {row["a"], row["b"]} - {first}
+        if len(others) == 1:
+            outcome = "better" if row["better"] == first else "worse"
+            outcome = outcome if row["p_holm"] < SIGNIFICANT else "neither"
+            tests[others.pop()] = (outcome, row["p_holm"])
+    return Leader(order, [key for key in order if ranks[key] == ranks[first]], tests)
 
 
 def unbeaten(ranking: Ranking, metric: str) -> set[str]:
@@ -154,13 +133,11 @@ def _changes(results: Results, dataset: str, keys: Iterable[str]) -> list[Change
     corrected = holm(np.array([float(test["p"]) for *_, test in tests]))
     changes = []
     for (key, name, mean, test), p in zip(tests, corrected, strict=True):
-        falls, rises = mean["after"] < mean["before"], mean["after"] > mean["before"]
-        effect = UNCLEAR
+        lower = mean["after"] < mean["before"]
+        effect = "significantly lower" if lower else "significantly higher"
         if p >= SIGNIFICANT:
-            effect = UNCHANGED
-        elif falls and test["better"] == "after":
-            effect = LOWER
-        elif rises and test["better"] == "before":
-            effect = HIGHER
+            effect = "not significant"
+        elif test["better"] != mean.idxmin():
+            effect = "mean and test disagree"
         changes.append(Change(key, name, mean["before"], mean["after"], effect))
     return changes

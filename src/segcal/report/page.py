@@ -21,7 +21,7 @@ from segcal.figures import colour_of
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.report import appendix
-from segcal.report.words import MINUS, NBSP, listed, number_of
+from segcal.report.words import MINUS, listed, number_of
 
 
 def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
@@ -30,10 +30,11 @@ def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
     names = ("report.html.j2", "report.css", "report.js", "viewer.js")
     html, css, *scripts = ((folder / name).read_text(encoding="utf-8") for name in names)
     script = "".join(scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"embedded": embedded, "linked": linked, "head": _head}
+    environment.filters |= {"embedded": embedded, "linked": linked}
     return environment.from_string(html).render(
         title=f"Calibrated segmentation: {listed(results.datasets)}",
         subtitle=_subtitle(results),
@@ -41,7 +42,7 @@ def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
         date=date.today().isoformat(),
         css=Markup(css),
         js=Markup(script),
-        script_hash=policy_hash(script),
+        digest=Markup(digest),
         datasets=parts,
         ranking=TABLES["ranking"](results) if len(parts) > 1 else None,
         colours={c.key: colour_of(c.key) for c in results.contenders},
@@ -51,14 +52,8 @@ def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def policy_hash(script: str) -> Markup:
-    """How the page's policy names its one script, so that no other runs."""
-    digest = hashlib.sha256(script.encode("utf-8")).digest()
-    return Markup(f"'sha256-{base64.b64encode(digest).decode('ascii')}'")
-
-
 def _subtitle(results: Results) -> str:
-    """The methods and networks; those that are not ours go by their keys."""
+    """The methods and networks; those without a row of ours keep their own names."""
     methods, networks = dict[str, None](), dict[str, None]()
     for c in results.contenders:
         methods[LOSSES[c.method].label if c.method in LOSSES else c.method] = None
@@ -66,18 +61,9 @@ def _subtitle(results: Results) -> str:
     return f"{listed(methods)} on {listed(networks)}; {number_of(len(results.runs), 'run')}"
 
 
-# For the template
-# ------------------------------------------------------------------------------
-
-
 def _number(table: Table, value: float | None, column: int) -> str:
     """A value with the decimals of its column."""
     return table.text(Cell(value), column).replace("-", MINUS)
-
-
-def _head(column: str) -> str:
-    """A column's head, with the arrow on the line of its metric."""
-    return re.sub(r" (?=[↑↓→])", NBSP, column)
 
 
 def embedded(value: Any) -> Markup:

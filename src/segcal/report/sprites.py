@@ -15,9 +15,7 @@ from PIL import Image
 MARGIN = 8  # voxels around the labels that are shown, in the plane; a quarter of that in depth
 THICK = 48  # a stack of more slices loses slices before its slices lose resolution
 COARSE = 32  # slices keep at least this many voxels in height and width
-
-Stack = NDArray[np.uint8]
-"""Slices (D, H, W) of grey values or labels."""
+Stack = NDArray[np.uint8]  # slices (D, H, W) of grey values or labels
 
 
 def crop(*labels: NDArray[Any]) -> tuple[slice, slice, slice]:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare.ranking import SIGNIFICANT, Ranking
+from segcal.compare import Results
+from segcal.compare.ranking import Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
-from segcal.report.advice import advice
-from segcal.report.findings import EFFECTS, Findings
+from segcal.report.findings import Change, Findings, find, unbeaten
 from segcal.report.words import MINUS, NBSP, listed, number_of
 
 GROUPS = {"Segmentation": ("dice", "asd"), "Calibration": ("ece", "cece")}
+OUTCOMES = {
+    "worse": "Despite its mean significantly worse than",
+    "better": "Significantly better than",
+    "neither": "No significant difference to",
+}
 MISSED = (
     "Means of distances leave them out, ranks count them as the worst. Where a method invents an"
     " object, ranks count a correctly empty prediction as perfect."
 )
+USES = {"dice": "for outlines", "ece": "for probabilities"}
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,12 @@ class Summary:
         return f"{self.lead} {self.advice}"
 
 
-def summarise(findings: Findings) -> Summary:
-    """The findings in sentences."""
+def summarise(results: Results, dataset: str) -> Summary:
+    """The findings on a data set in sentences."""
+    findings = find(results, dataset)
     return Summary(
         lead=_lead(findings),
-        advice=advice(findings),
+        advice=_advice(findings),
         tiles=_tiles(findings),
         sections=_sections(findings),
         cautions=_cautions(findings),
@@ -58,45 +65,42 @@ def summarise(findings: Findings) -> Summary:
 
 
 def _lead(findings: Findings) -> str:
-    n_methods = len(findings.names)
-    compared = f"{n_methods} methods were compared"
-    if n_methods == 1:
+    """The methods, and for Dice and ECE who leads and the first outcome of the tests."""
+    compared = f"{len(findings.names)} methods were compared"
+    if findings.ranking is None:
         compared = f"{listed(findings.names.values())} was scored"
     size = number_of(findings.n_cases, "test case")
     if findings.n_patients != findings.n_cases:
         size += f" of {number_of(findings.n_patients, 'patient')}"
-    text = f"{compared} on {findings.dataset} ({size})."
-    return f"{text} {_headline(findings, 'dice')} {_headline(findings, 'ece')}"
+    sentences = [f"{compared} on {findings.dataset} ({size})"]
+    for metric in USES:
+        sentences += _on_metric(findings, metric)[:2]
+    return ". ".join(sentences) + "."
 
 
-def _headline(findings: Findings, metric: str) -> str:
-    """One sentence on the best mean of a metric."""
-    label = METRICS[metric].label
-    if metric not in findings.leaders:
-        return f"No method has a {label}."
-    leader = findings.leaders[metric]
-    value, interval = _mean(findings, metric, leader.order[0])
-    if findings.ranking is None:
-        return f"The mean {label} is {value}{interval}."
-    names = listed(findings.names[key] for key in leader.tied)
-    if len(leader.tied) > 1:
-        return f"{names} share the best mean {label} ({value})."
-    if findings.n_patients < 2:
-        test = "one patient allows no test"
-    elif leader.worse_than:
-        test = f"but is significantly worse than {_names(findings, leader.worse_than)} by the test"
-    elif leader.better_than:
-        test = f"significantly better than {_names(findings, leader.better_than)}"
-    else:
-        test = "not significantly better than any other"
-    return f"{names} has the best mean {label} ({value}), {test}."
-
-
-def _names(findings: Findings, keys: Collection[str]) -> str:
-    n_others = len(findings.names) - 1
-    if len(keys) == n_others > 2:
-        return f"all {n_others} others"
-    return listed(findings.names[key] for key in keys)
+def _on_metric(findings: Findings, metric: str) -> list[str]:
+    """Sentences on who leads on a metric: means, tests, stability."""
+    label, leader = METRICS[metric].label, findings.leaders.get(metric)
+    if leader is None:
+        return [f"No method has a {label}"]
+    first, *others = leader.order
+    title = label if findings.ranking is None else f"Best {label}"
+    text = f"{title}: {findings.names[first]} {''.join(_mean(findings, metric, first))}"
+    for second in others[:1]:
+        between = "tied with" if second in leader.tied else "then"
+        text += f", {between} {findings.names[second]} {_mean(findings, metric, second)[0]}"
+    sentences = [text]
+    if findings.n_patients < 2 or findings.ranking is None:
+        return sentences
+    for outcome, relation in OUTCOMES.items():
+        names = []
+        for key, (result, p) in leader.tests.items():
+            if result == outcome:
+                sign = "" if p_text(p).startswith("<") else "= "
+                names.append(f"{findings.names[key]} (p {sign}{p_text(p)})")
+        if names:
+            sentences.append(f"{relation} {listed(names)}")
+    return [*sentences, _stability(findings.ranking, metric, first).capitalize()]
 
 
 def _mean(findings: Findings, metric: str, key: str) -> tuple[str, str]:
@@ -109,7 +113,7 @@ def _mean(findings: Findings, metric: str, key: str) -> tuple[str, str]:
 
 def _stability(ranking: Ranking, column: str, key: str) -> str:
     share = 100 * float(ranking.stability[column][key])
-    return "" if math.isnan(share) else f"first in {share:.0f}{NBSP}% of bootstrap samples"
+    return "" if math.isnan(share) else f"first in {share:.1f}{NBSP}% of bootstrap samples"
 
 
 def _tiles(findings: Findings) -> list[Tile]:
@@ -119,7 +123,7 @@ def _tiles(findings: Findings) -> list[Tile]:
         value, interval = _mean(findings, metric, leader.order[0])
         if findings.ranking is None:
             tiles.append(Tile(label, value, interval.strip(" ()")))
-        elif metric in ("dice", "ece"):
+        elif metric in USES:
             names = listed(findings.names[key] for key in leader.tied)
             tiles.append(Tile(f"Best {label}", names, value + interval))
     if findings.ranking is not None:
@@ -135,15 +139,11 @@ def _tiles(findings: Findings) -> list[Tile]:
     return [*tiles, Tile("Test cases", str(findings.n_cases), note)]
 
 
-# Sections
-# ------------------------------------------------------------------------------
-
-
 def _sections(findings: Findings) -> dict[str, list[str]]:
     sections = {}
     for title, metrics in GROUPS.items():
         known = [metric for metric in metrics if metric in findings.leaders]
-        sections[title] = [_on_metric(findings, metric) for metric in known]
+        sections[title] = [". ".join(_on_metric(findings, metric)) + "." for metric in known]
     if len(findings.gaps):
         sections["Confidence"] = [_confidence(findings)]
     for name in dict.fromkeys(change.calibrator for change in findings.changes):
@@ -152,40 +152,8 @@ def _sections(findings: Findings) -> dict[str, list[str]]:
         counts = listed(f"{findings.names[key]} {n:g}" for key, n in findings.missed.items())
         text = f"Over all cases and classes: {counts}. {MISSED}"
         sections["Missed or invented objects"] = [text]
-    sections["Limits"] = [_limits(findings)]
+    sections["Limits"] = _limits(findings)
     return {title: paragraphs for title, paragraphs in sections.items() if paragraphs}
-
-
-def _on_metric(findings: Findings, metric: str) -> str:
-    """Who leads on a metric: means, tests, stability."""
-    leader = findings.leaders[metric]
-    first, *others = leader.order
-    text = f"{METRICS[metric].label}: {findings.names[first]} "
-    text += "".join(_mean(findings, metric, first))
-    for second in others[:1]:
-        between = "tied with" if second in leader.tied else "then"
-        text += f", {between} {findings.names[second]} {_mean(findings, metric, second)[0]}"
-    text += "."
-    if findings.n_patients > 1:
-        text += _tested("Significantly better than", findings, leader.better_than)
-        text += _tested("No significant difference to", findings, leader.not_better_than)
-        text += _tested("Despite its mean significantly worse than", findings, leader.worse_than)
-    if findings.ranking is not None and (stability := _stability(findings.ranking, metric, first)):
-        text += f" {stability.capitalize()}."
-    return text
-
-
-def _tested(relation: str, findings: Findings, tests: dict[str, float]) -> str:
-    """A sentence on tests of one outcome; with several, p is the one closest to the threshold."""
-    if not tests:
-        return ""
-    significant = max(tests.values()) < SIGNIFICANT
-    p = p_text(max(tests.values()) if significant else min(tests.values()))
-    if not p.startswith("<"):
-        sign = "=" if len(tests) == 1 or p == "1" else "≤" if significant else "≥"
-        p = f"{sign} {p}"
-    p = f"p {p}".replace(" ", NBSP)
-    return f" {relation} {_names(findings, tests)} ({p})."
 
 
 def _confidence(findings: Findings) -> str:
@@ -199,13 +167,17 @@ def _confidence(findings: Findings) -> str:
 
 def _calibrated(findings: Findings, calibrator: str) -> str:
     """What a calibrator did to the ECE of each contender."""
-    groups: dict[str, list[str]] = {effect: [] for effect in EFFECTS}
+    groups: dict[str, list[str]] = {}
     for change in findings.changes:
         if change.calibrator == calibrator:
-            name = findings.names[change.contender]
-            groups[change.effect].append(f"{name} ({change.numbers})")
+            text = f"{findings.names[change.contender]} ({_numbers(change)})"
+            groups.setdefault(change.effect.capitalize(), []).append(text)
     text = f"{METRICS['ece'].label} before and after. {_grouped(groups)}"
     return text if CALIBRATORS[calibrator].keeps_labels else f"{text} It may change the label map."
+
+
+def _numbers(change: Change) -> str:
+    return f"{change.before:.4f} to {change.after:.4f}"
 
 
 def _grouped(groups: dict[str, list[str]]) -> str:
@@ -213,20 +185,15 @@ def _grouped(groups: dict[str, list[str]]) -> str:
     return " ".join(f"{title}: {listed(names)}." for title, names in groups.items() if names)
 
 
-def _limits(findings: Findings) -> str:
-    results, contenders = findings.results, findings.results.main(findings.dataset)
-    epochs, n_seeds = set(), 1
-    for contender in contenders:
-        settings = [results.runs[run]["settings"] for run in contender.runs]
-        epochs |= {s["training"]["epochs"] for s in settings if "training" in s}
-        n_seeds = max(n_seeds, len({s["seed"] for s in settings}))
-    text = f"Epochs of training: {listed(map(str, sorted(epochs)))}. " if epochs else ""
-    if n_seeds > 1:
-        text += f"Means over up to {n_seeds} seeds are compared."
-    else:
-        text += "One seed: intervals and tests do not cover the variation between trainings."
-    others = [c.label for c in results.on(findings.dataset) if c not in contenders]
-    return text + (f" Only in tables and figures: {listed(others)}." if others else "")
+def _limits(findings: Findings) -> list[str]:
+    runs, contenders = findings.results.runs, findings.results.main(findings.dataset)
+    others = [c for c in findings.results.on(findings.dataset) if c not in contenders]
+    texts = []
+    if all(len({runs[run]["settings"].get("seed") for run in c.runs}) == 1 for c in contenders):
+        texts.append("One seed: intervals and tests do not cover another training.")
+    if others:
+        texts.append(f"Only in tables and figures: {listed(c.label for c in others)}.")
+    return texts
 
 
 def _cautions(findings: Findings) -> list[str]:
@@ -242,11 +209,69 @@ def _cautions(findings: Findings) -> list[str]:
         values = findings.ranking.values[metric].dropna(how="all")
         for key, n in values.isna().sum().items():
             if n:
-                lacks = f"{findings.names[str(key)]} has no {METRICS[metric].label}"
-                count = f"in {n} of {findings.n_cases} cases"
-                cautions.append(f"{lacks} {count}; its mean is over the others.")
+                lacks = f"{findings.names[str(key)]} has no {METRICS[metric].label} in {n} of"
+                cautions.append(f"{lacks} {findings.n_cases} cases; its mean is over the others.")
     tests = findings.ranking.pairwise.items()
     few = [METRICS[metric].label for metric, table in tests if table["note"].ne("").all()]
     if few:
         cautions.append(f"Too few patients for any significant difference in {listed(few)}.")
     return cautions
+
+
+# Advice
+# ------------------------------------------------------------------------------
+
+
+def _advice(findings: Findings) -> str:
+    """Which method to use, and which calibrator with it."""
+    metrics = [metric for metric in USES if metric in findings.leaders]
+    if not metrics:
+        return "No method can be recommended: there are no scores to choose by."
+    if findings.ranking is None:
+        text = "There is only one method; to choose, compare it with others on the same data."
+        return text + _calibrators(findings, findings.names)
+    labels = " or ".join(METRICS[metric].label for metric in metrics)
+    best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
+    if best:
+        return _choice(findings, findings.ranking, best, labels)
+    firsts = {metric: findings.leaders[metric].order[0] for metric in metrics}
+    uses = listed(f"{findings.names[key]} {USES[metric]}" for metric, key in firsts.items())
+    text = f"{uses}: each method is significantly worse than another in {labels}."
+    return text + _calibrators(findings, firsts.values())
+
+
+def _choice(findings: Findings, ranking: Ranking, keys: set[str], labels: str) -> str:
+    """The choice among methods that no other beats in any of the metrics."""
+    first = str(ranking.case_rank["mean"][[k for k in findings.names if k in keys]].idxmin())
+    ranked = f"{findings.names[first]} has the best mean rank per case"
+    names = listed((label for key, label in findings.names.items() if key in keys), "or")
+    if findings.n_patients < 2:
+        text = f"One patient does not decide it; {ranked}."
+    elif len(keys) == len(findings.names):
+        text = f"No method is significantly better than another in {labels}."
+        text += f" {ranked}; the simplest method is as good a choice."
+    else:
+        text = f"{names}: no other method is significantly better in {labels}."
+        text += f" Of these, {ranked}." if len(keys) > 1 else ""
+    return text + _calibrators(findings, [first])
+
+
+def _calibrators(findings: Findings, keys: Iterable[str]) -> str:
+    """The best calibrator that lowers ECE and keeps the label map, and those that raise ECE."""
+    text, unchanged, ece = "", list[str](), METRICS["ece"].label
+    for key in dict.fromkeys(keys):
+        changes = [change for change in findings.changes if change.contender == key]
+        best = ""
+        for change in sorted(changes, key=lambda change: change.after):
+            row = CALIBRATORS[change.calibrator]
+            applied = f"{row.label} to {findings.names[key]} ({ece} {_numbers(change)})"
+            if change.effect == "significantly lower" and row.keeps_labels and not best:
+                best = f" Apply {applied}."
+                text += best
+            elif change.effect == "significantly higher":
+                text += f" Do not apply {applied}."
+            elif change.effect == "not significant":
+                unchanged.append(row.label)
+    if unchanged and not text:
+        return f" {listed(dict.fromkeys(unchanged))} did not change {ece} significantly."
+    return text

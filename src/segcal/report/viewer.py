@@ -24,9 +24,7 @@ from segcal.report.sprites import crop, data_uri, pictures
 from segcal.scoring import data_of
 from segcal.types import IGNORE, UserError
 
-BUDGET = 6_500_000
-"""Bytes of pictures in a report; as text in the page they take a third more."""
-
+BUDGET = 6_500_000  # bytes of pictures in a report; as text in the page they take a third more
 MOST_METHODS = 8
 COLOUR_MAP = "cividis"  # as in the figures
 DICE, ECE = METRICS["dice"].label, METRICS["ece"].label
@@ -41,11 +39,11 @@ def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list
     ece = _scores(results, dataset, "ece").mean(axis=1).dropna()
     order, wanted = list(dice.index), list[tuple[str, str]]()
     if order:
+        median = order[(len(order) - 1) // 2]
         wanted = [(order[0], f"worst {DICE}"), (order[-1], f"best {DICE}")]
+        wanted.append((median, f"median {DICE}"))
     if len(ece):
-        wanted.append((str(ece.idxmax()), f"worst {ECE}"))
-    if order:
-        wanted.append((order[(len(order) - 1) // 2], f"median {DICE}"))
+        wanted.insert(2, (str(ece.idxmax()), f"worst {ECE}"))
     if len(dice.index.union(ece.index)) == 1:
         return {wanted[0][0]: ["the only case"]}
     reasons: dict[str, list[str]] = {}
@@ -70,9 +68,9 @@ def viewer_data(
     *,
     n_cases: int = 4,
     budget: int = BUDGET,
-    step: Callable[[], None] = lambda: None,
+    step: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Everything that the viewer needs, ready for JSON; `step` is called after each case.
+    """Everything that the viewer needs, ready for JSON; `step` is called before each case.
 
     Raises `UserError` if the prepared data or the weights are no longer there.
     """
@@ -80,18 +78,19 @@ def viewer_data(
     if not reasons:
         raise UserError(f"no case of {dataset} has a {DICE} or {ECE} to choose by")
     info, methods = results.data(dataset), results.main(dataset)[:MOST_METHODS]
-    scores = {metric: _scores(results, dataset, metric).round(4) for metric in ("dice", "ece")}
+    dice, ece = _scores(results, dataset, "dice"), _scores(results, dataset, "ece")
     opened, cases = cache(open_run), []
     for case, why in reasons.items():
+        step(f"{dataset}: {case}")
         runs = [opened(_folder(results, c, case)) for c in methods]
         content = _pictures(runs, case, budget // len(reasons))
         content |= {"id": case, "why": ", ".join(why), "scores": []}
-        for c in methods:
-            values = {metric: float(table[c.key][case]) for metric, table in scores.items()}
-            known = {metric: None if np.isnan(v) else v for metric, v in values.items()}
-            content["scores"].append(known)
+        for key in (c.key for c in methods):
+            text = f"{DICE} {dice[key][case]:.3f} · {ECE} {ece[key][case]:.3f}"
+            content["scores"].append(text.replace("nan", "–"))
         cases.append(content)
-        step()
+    # Red, green and blue of 256 steps of confidence, from the lowest to 1.
+    palette = matplotlib.colormaps[COLOUR_MAP](np.linspace(0, 1, 256), bytes=True)[:, :3]
     colours = [None, *class_colours(len(info["classes"]))]
     classes = zip(results.classes(dataset), colours, strict=True)
     return {
@@ -99,23 +98,11 @@ def viewer_data(
         "channels": info["channels"],
         "methods": [{"key": c.key, "label": c.label} for c in methods],
         "left_out": [c.label for c in results.on(dataset) if c not in methods],
-        "labels": {"dice": DICE, "ece": ECE},
-        "lowest": _lowest(len(colours)),
+        "lowest": 1 / len(colours),
         "edges": edges(info | {"settings": {"recipe": info["recipe"]}}),
-        "map": colour_map(),
+        "map": palette.ravel().tolist(),
         "cases": cases,
     }
-
-
-def colour_map() -> list[int]:
-    """Red, green and blue of 256 steps of confidence, from the lowest to 1, in one list."""
-    colours = matplotlib.colormaps[COLOUR_MAP](np.linspace(0, 1, 256))[:, :3]
-    return [int(v) for v in np.rint(colours * 255).ravel()]
-
-
-def _lowest(n_classes: int) -> float:
-    """The lowest confidence that is possible."""
-    return 1 / n_classes
 
 
 def _folder(results: Results, contender: Contender, case: str) -> Path:
@@ -138,10 +125,9 @@ def _pictures(runs: Iterable[Run], case: str, budget: int) -> dict[str, Any]:
     labels, confidences = [], []
     for run in runs:
         image, label, logits, spacing = _predicted(run, case)
-        lowest = _lowest(logits.shape[1])
-        confidence = logits.softmax(1).amax(1).numpy()
         labels.append(label_map(logits).numpy().astype(np.uint8))
-        confidences.append(_bytes(confidence, lowest, 1.0))
+        confidence = logits.softmax(1).amax(1).numpy()
+        confidences.append(_bytes(confidence, 1 / logits.shape[1], 1.0))
     reference = label.masked_fill(label == IGNORE, IGNORED).numpy().astype(np.uint8)
     box = crop(reference, *labels)
     channels = [channel[box] for channel in image.numpy().swapaxes(0, 1)]

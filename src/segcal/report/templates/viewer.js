@@ -143,11 +143,7 @@ class Viewer {
     for (const panel of this.panels) {
       panel.canvas.style.aspectRatio = `${width * across} / ${height * down}`;
       if (!panel.facts) continue;
-      const scores = this.case.scores[panel.k];
-      const text = (value) => (value === null ? "–" : value.toFixed(3));
-      panel.facts.textContent = scores
-        ? Object.entries(this.data.labels).map(([key, label]) => `${label} ${text(scores[key])}`).join(" · ")
-        : this.case.why;
+      panel.facts.textContent = this.case.scores[panel.k] ?? this.case.why;
     }
   }
 
