@@ -1,6 +1,4 @@
-"""The report as a person meets it, in a real browser: it sorts, scrolls, turns dark, fits a phone
-and prints.
-"""
+"""The report in a real browser: it sorts, scrolls, has a dark theme, fits a phone and prints."""
 
 import base64
 import hashlib
@@ -17,13 +15,13 @@ from PIL import Image
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = os.environ.get("SEGCAL_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 if BROWSER is None:
-    told = (
-        "the report was not tried in a browser: there is no Chromium here (install it, or name it"
-        " in SEGCAL_CHROMIUM)"
+    reason = (
+        "the report was not tested in a browser: Chromium is missing (install it, or name it in"
+        " SEGCAL_CHROMIUM)"
     )
     if os.environ.get("SEGCAL_REQUIRE_BROWSER"):
-        raise RuntimeError(told)
-    pytest.skip(told, allow_module_level=True)
+        raise RuntimeError(reason)
+    pytest.skip(reason, allow_module_level=True)
 
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 from report_runs import full_run, tiny_runs  # noqa: E402
@@ -53,9 +51,7 @@ def report(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium):
-    """Open a page; at the end nothing may have gone wrong in it, and nothing asked of any
-    network.
-    """
+    """Open a page; it must make no error and no request."""
     problems, pages = [], []
 
     def go(path, width=1280, height=900, **how):
@@ -233,7 +229,7 @@ STORED = """() => {
 }"""
 
 
-def test_pointing_at_a_voxel_reads_what_each_says(visit, report):
+def test_pointing_at_a_voxel_shows_class_and_confidence(visit, report):
     """The confidence under the pointer is the one that was stored."""
     page = visit(report)
     canvas = page.locator("canvas[data-kind=confidence]").first
@@ -270,14 +266,14 @@ SAMPLED = """() => [...document.querySelectorAll('.panels canvas')].map((canvas)
 
 
 def sliced(case, flips, address, z):
-    """A slice of a sheet as it should be shown, decoded here."""
+    """A slice of a sheet as it should be shown."""
     sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(address.split(",")[1]))))
     _, height, width = case["shape"]
     row, column = divmod(z, case["columns"])
-    found = sheet[row * height : (row + 1) * height, column * width : (column + 1) * width]
+    picture = sheet[row * height : (row + 1) * height, column * width : (column + 1) * width]
     for axis, flip in enumerate(flips):
-        found = np.flip(found, axis) if flip else found
-    return found.ravel()
+        picture = np.flip(picture, axis) if flip else picture
+    return picture.ravel()
 
 
 @pytest.mark.parametrize("key", ["Home", "End"])
@@ -400,8 +396,8 @@ def test_it_prints_whole_and_without_controls(visit, report, tmp_path):
     assert cut == 0
 
 
-def test_names_are_only_names_in_a_browser(visit, tmp_path):
-    """What is written into the page from outside is neither run nor loaded."""
+def test_names_cannot_run_code_in_a_browser(visit, tmp_path):
+    """Names from outside are neither run nor loaded."""
     evil = "<img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
     for name in ("ce", "mbls"):
         scores = scores_of(CASES, (evil, "B"), seed=len(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,8 +27,8 @@ class Leader:
 
     order: list[str]  # keys from the best to the worst mean; those without a mean are left out
     tied: list[str]  # the first, and those with the same mean
-    # Whether the test finds it better than another (key), worse or neither, with the corrected p.
-    tests: dict[str, tuple[str, float]]
+    # By outcome (better, worse, neither): the others, with the corrected p of the paired test.
+    tests: dict[str, dict[str, float]]
 
 
 class Change(NamedTuple):
@@ -91,13 +90,13 @@ def _leader(ranking: Ranking, metric: str) -> Leader:
     means, ranks = ranking.means[metric]["mean"], ranking.sum_rank[(ranking.dataset, metric)]
     order = [str(key) for key in ranks.sort_values(kind="stable").index if means.notna()[key]]
     first = order[0]
-    tests = {}
+    tests: dict[str, dict[str, float]] = {"better": {}, "worse": {}, "neither": {}}
     for row in ranking.pairwise[metric].to_dict("records"):
         others = {row["a"], row["b"]} - {first}
         if len(others) == 1:
             outcome = "better" if row["better"] == first else "worse"
             outcome = outcome if row["p_holm"] < SIGNIFICANT else "neither"
-            tests[others.pop()] = (outcome, row["p_holm"])
+            tests[outcome][others.pop()] = row["p_holm"]
     return Leader(order, [key for key in order if ranks[key] == ranks[first]], tests)
 
 
@@ -110,17 +109,16 @@ def unbeaten(ranking: Ranking, metric: str) -> set[str]:
     return keys
 
 
-def _gaps(results: Results, dataset: str, keys: Iterable[str]) -> pd.DataFrame:
+def _gaps(results: Results, dataset: str, keys: list[str]) -> pd.DataFrame:
     """Mean confidence minus accuracy, the largest first."""
     values = _per_case(results, dataset, "confidence_gap")
     if not len(values):
         return pd.DataFrame()
-    means = bootstrap_means(values, results.patients(dataset)).dropna(subset="mean")
-    means = means[means.index.isin(list(keys))]
+    means = bootstrap_means(values, results.patients(dataset)).reindex(keys).dropna(subset="mean")
     return means.sort_values("mean", key=abs, ascending=False, kind="stable")
 
 
-def _changes(results: Results, dataset: str, keys: Iterable[str]) -> list[Change]:
+def _changes(results: Results, dataset: str, keys: list[str]) -> list[Change]:
     """What every fitted calibrator did to the ECE; paired tests, corrected together."""
     before, patients = _per_case(results, dataset, "ece"), results.patients(dataset)
     tests = []

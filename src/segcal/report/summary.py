@@ -14,9 +14,8 @@ from segcal.metrics import METRICS
 from segcal.report.findings import Change, Findings, find, unbeaten
 from segcal.report.words import MINUS, NBSP, listed, number_of
 
-GROUPS = {"Segmentation": ("dice", "asd"), "Calibration": ("ece", "cece")}
 OUTCOMES = {
-    "worse": "Despite its mean significantly worse than",
+    "worse": "Significantly worse than",
     "better": "Significantly better than",
     "neither": "No significant difference to",
 }
@@ -28,22 +27,13 @@ USES = {"dice": "for outlines", "ece": "for probabilities"}
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A value to see at a glance."""
-
-    label: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
 class Summary:
     """The summary of one data set."""
 
     lead: str
     advice: str
-    tiles: list[Tile]
-    sections: dict[str, list[str]]  # paragraphs by title
+    tiles: list[tuple[str, str, str]]  # label, value, note
+    sections: dict[str, str]  # a paragraph by its title
     cautions: list[str]
 
     @property
@@ -65,42 +55,56 @@ def summarise(results: Results, dataset: str) -> Summary:
 
 
 def _lead(findings: Findings) -> str:
-    """The methods, and for Dice and ECE who leads and the first outcome of the tests."""
-    compared = f"{len(findings.names)} methods were compared"
-    if findings.ranking is None:
-        compared = f"{listed(findings.names.values())} was scored"
-    size = number_of(findings.n_cases, "test case")
+    n_methods, size = len(findings.names), number_of(findings.n_cases, "test case")
     if findings.n_patients != findings.n_cases:
         size += f" of {number_of(findings.n_patients, 'patient')}"
-    sentences = [f"{compared} on {findings.dataset} ({size})"]
-    for metric in USES:
-        sentences += _on_metric(findings, metric)[:2]
-    return ". ".join(sentences) + "."
+    compared = "were compared" if n_methods > 1 else "was scored"
+    text = f"{number_of(n_methods, 'method')} {compared} on {findings.dataset} ({size})."
+    return f"{text} {_headline(findings, 'dice')} {_headline(findings, 'ece')}"
 
 
-def _on_metric(findings: Findings, metric: str) -> list[str]:
-    """Sentences on who leads on a metric: means, tests, stability."""
+def _headline(findings: Findings, metric: str) -> str:
+    """One sentence on the best mean of a metric and its tests."""
     label, leader = METRICS[metric].label, findings.leaders.get(metric)
     if leader is None:
-        return [f"No method has a {label}"]
+        return f"No method has a {label}."
+    value = _mean(findings, metric, leader.order[0])[0]
+    title = f"Mean {label}" if findings.ranking is None else f"Best mean {label}"
+    text = f"{title}: {_names(findings, leader.tied)} ({value})"
+    if findings.ranking is None or findings.n_patients < 2:
+        return f"{text}."
+    test = "not significantly better than any other"
+    if leader.tests["worse"]:
+        test = f"but significantly worse than {_names(findings, leader.tests['worse'])}"
+    elif leader.tests["better"]:
+        test = f"significantly better than {_names(findings, leader.tests['better'])}"
+    return f"{text}, {test}."
+
+
+def _names(findings: Findings, keys: Iterable[str]) -> str:
+    return listed(findings.names[key] for key in keys)
+
+
+def _on_metric(findings: Findings, metric: str) -> str:
+    """Who leads on a metric: means, tests, stability."""
+    leader = findings.leaders[metric]
     first, *others = leader.order
-    title = label if findings.ranking is None else f"Best {label}"
-    text = f"{title}: {findings.names[first]} {''.join(_mean(findings, metric, first))}"
+    text = f"{findings.names[first]} {''.join(_mean(findings, metric, first))}"
     for second in others[:1]:
         between = "tied with" if second in leader.tied else "then"
         text += f", {between} {findings.names[second]} {_mean(findings, metric, second)[0]}"
+    if findings.ranking is None or findings.n_patients < 2:
+        return f"{text}."
     sentences = [text]
-    if findings.n_patients < 2 or findings.ranking is None:
-        return sentences
     for outcome, relation in OUTCOMES.items():
         names = []
-        for key, (result, p) in leader.tests.items():
-            if result == outcome:
-                sign = "" if p_text(p).startswith("<") else "= "
-                names.append(f"{findings.names[key]} (p {sign}{p_text(p)})")
+        for key, p in leader.tests[outcome].items():
+            p_value = f"p = {p_text(p)}".replace("= <", "<").replace(" ", NBSP)
+            names.append(f"{findings.names[key]} ({p_value})")
         if names:
             sentences.append(f"{relation} {listed(names)}")
-    return [*sentences, _stability(findings.ranking, metric, first).capitalize()]
+    stability = _stability(findings.ranking, metric, first).capitalize()
+    return ". ".join([*sentences, stability]) + "."
 
 
 def _mean(findings: Findings, metric: str, key: str) -> tuple[str, str]:
@@ -116,44 +120,41 @@ def _stability(ranking: Ranking, column: str, key: str) -> str:
     return "" if math.isnan(share) else f"first in {share:.1f}{NBSP}% of bootstrap samples"
 
 
-def _tiles(findings: Findings) -> list[Tile]:
+def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
     tiles = []
     for metric, leader in findings.leaders.items():
         label = f"{METRICS[metric].label} {METRICS[metric].arrow}"
         value, interval = _mean(findings, metric, leader.order[0])
         if findings.ranking is None:
-            tiles.append(Tile(label, value, interval.strip(" ()")))
+            tiles.append((label, value, interval.strip(" ()")))
         elif metric in USES:
-            names = listed(findings.names[key] for key in leader.tied)
-            tiles.append(Tile(f"Best {label}", names, value + interval))
+            names = _names(findings, leader.tied)
+            tiles.append((f"Best {label}", names, value + interval))
     if findings.ranking is not None:
         first = str(findings.ranking.case_rank["mean"].idxmin())
         note = _stability(findings.ranking, "overall", first) or "no bootstrap with one patient"
-        tiles.append(Tile("Best case rank", findings.names[first], note))
+        tiles.append(("Best case rank", findings.names[first], note))
     gaps = findings.gaps
     if len(gaps):
         note = f"underconfident: {(gaps['high'] < 0).sum()}"
-        tiles.append(Tile("Overconfident", f"{(gaps['low'] > 0).sum()} of {len(gaps)}", note))
+        tiles.append(("Overconfident", f"{(gaps['low'] > 0).sum()} of {len(gaps)}", note))
     n_classes = len(findings.results.data(findings.dataset)["classes"])
     note = f"{number_of(findings.n_patients, 'patient')}, classes: {n_classes}"
-    return [*tiles, Tile("Test cases", str(findings.n_cases), note)]
+    return [*tiles, ("Test cases", str(findings.n_cases), note)]
 
 
-def _sections(findings: Findings) -> dict[str, list[str]]:
-    sections = {}
-    for title, metrics in GROUPS.items():
-        known = [metric for metric in metrics if metric in findings.leaders]
-        sections[title] = [". ".join(_on_metric(findings, metric)) + "." for metric in known]
+def _sections(findings: Findings) -> dict[str, str]:
+    sections = {METRICS[m].label: _on_metric(findings, m) for m in findings.leaders}
     if len(findings.gaps):
-        sections["Confidence"] = [_confidence(findings)]
+        sections["Confidence"] = _confidence(findings)
     for name in dict.fromkeys(change.calibrator for change in findings.changes):
-        sections[f"After {CALIBRATORS[name].label}"] = [_calibrated(findings, name)]
+        sections[f"After {CALIBRATORS[name].label}"] = _calibrated(findings, name)
     if any(findings.missed.values()):
         counts = listed(f"{findings.names[key]} {n:g}" for key, n in findings.missed.items())
-        text = f"Over all cases and classes: {counts}. {MISSED}"
-        sections["Missed or invented objects"] = [text]
-    sections["Limits"] = _limits(findings)
-    return {title: paragraphs for title, paragraphs in sections.items() if paragraphs}
+        sections["Missed or invented objects"] = f"Over all cases and classes: {counts}. {MISSED}"
+    if limits := _limits(findings):
+        sections["Limits"] = " ".join(limits)
+    return sections
 
 
 def _confidence(findings: Findings) -> str:

@@ -84,7 +84,7 @@ class Viewer {
     new ResizeObserver(() => { this.arrange(); this.draw(); }).observe(this.board);
   }
 
-  // As many panels beside each other as fit, and as many in each row as in the others.
+  // As many panels per row as fit, with the same number in each row.
   arrange() {
     const count = this.data.methods.length + 1;
     const least = 9.2 * parseFloat(getComputedStyle(root).fontSize);
@@ -104,7 +104,7 @@ class Viewer {
   }
 
   onWheel(event) {
-    // Only once the panels were clicked or reached by key, and not at the ends: else the page scrolls.
+    // Only when the panels have the focus, and not at the ends: otherwise the page scrolls.
     if (!this.board.matches(":focus") || !event.deltaY) return;
     const to = this.z + Math.sign(event.deltaY);
     if (to < 0 || to >= this.shape[0]) return;
@@ -121,7 +121,7 @@ class Viewer {
         [chosen.images, chosen.reference, chosen.predictions, chosen.confidences].map(many));
       this.loaded.set(index, { images, reference, predictions, confidences });
     }
-    if (this.asked !== index) return; // another case was chosen meanwhile
+    if (this.asked !== index) return; // another case was chosen in the meantime
     this.case = chosen;
     this.pixels = this.loaded.get(index);
     this.shape = chosen.shape;
@@ -147,7 +147,7 @@ class Viewer {
     }
   }
 
-  // The slice with the most reference foreground is where there is most to see.
+  // The slice with the most reference foreground is shown first.
   fullest() {
     let best = 0, most = -1;
     for (let z = 0; z < this.shape[0]; z++) {
