@@ -30,6 +30,7 @@ from segcal.losses import LOSSES
 from segcal.metrics import label_map
 from segcal.predictors.run import open_run
 from segcal.report import build_report, save_report, summaries
+from segcal.report.appendix import run_facts
 from segcal.report.sprites import crop, pictures, tiled
 from segcal.report.viewer import chosen_cases, viewer_data
 from segcal.scoring import data_of
@@ -515,6 +516,22 @@ def test_all_tables_figures_and_sources_are_there(tiny, tiny_page):
 
 def test_the_same_runs_give_the_same_page(tiny, few_figures):
     assert build_report(tiny, viewer=False) == build_report(tiny, viewer=False)
+
+
+def test_a_run_that_was_not_trained_has_settings_without_a_training(tmp_path):
+    """An ensemble has no log, no kept epoch and no cost."""
+    folder = full_run(tmp_path, "ce")
+    info = json.loads((folder / "run.json").read_text())
+    trained = dict(run_facts(info | {"folder": folder}))
+    assert trained["loss"] == "ce"
+    assert trained["seconds of training"] == "3"
+    for key in ("best", "seconds", "peak_memory_mb"):
+        del info[key]
+    del info["settings"]["training"]
+    facts = dict(run_facts(info | {"folder": folder}))
+    assert set(trained) - set(facts) == {
+        "training", "kept epoch (from 0)", "seconds of training", "peak memory (MB)",
+    }  # fmt: skip
 
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\"'"

@@ -13,7 +13,7 @@ from segcal.networks import NETWORKS
 
 Facts = list[tuple[str, str]]
 RECORDS = {
-    "best": "kept epoch",
+    "best": "kept epoch (from 0)",
     "seconds": "seconds of training",
     "peak_memory_mb": "peak memory (MB)",
     "folder": "folder",
