@@ -31,7 +31,7 @@ from segcal.hardware import channels_last, keep_pages
 from segcal.losses import Criterion
 from segcal.metrics import reliability
 from segcal.networks import build_network
-from segcal.predictors.run import Run
+from segcal.predictors import Prediction, Run
 from segcal.scoring import FINE, _case_rows, _logit_sums
 from segcal.types import IGNORE
 
@@ -87,7 +87,7 @@ def steps(settings: RunSettings, cases: CaseSet, out: Path) -> tuple[float, floa
     """
     slices = training._slices(settings, cases)
     model = training.Segmentation(settings, cases, slices)
-    trainer = training._trainer(settings, out, training.Best(out), progress=False)
+    trainer = training._trainer(settings, out, training.Keep(out), progress=False)
     turns = TakingTurns(bare(settings, cases))
     trainer.callbacks.append(turns)  # type: ignore[attr-defined]
     keep_pages()
@@ -125,7 +125,8 @@ def a_run(n_classes: int, frame: Sequence[int]) -> Run:
     torch.manual_seed(0)
     network = channels_last(build_network("unet", 1, n_classes, width=8).eval())
     data = {"classes": [f"c{k}" for k in range(1, n_classes)], "regions": {}}
-    return Run(Path(), {"data": data, "frame": list(frame)}, network, torch.device("cpu"))
+    info = {"data": data, "frame": list(frame)}
+    return Run(Path(), info, "best", network, torch.device("cpu"))
 
 
 def evaluation_rows(size: int, repeats: int) -> Iterator[Row]:
@@ -139,7 +140,8 @@ def evaluation_rows(size: int, repeats: int) -> Iterator[Row]:
     def score(run: Run, labels: Tensor) -> None:
         bins = reliability(logits, labels, n_bins=FINE)
         _logit_sums(logits, labels)
-        _case_rows("case", logits, labels, bins.coarser(), run, [2.0, 1.0, 1.0])
+        case = Prediction(logits.movedim(1, 0), labels, None, (2.0, 1.0, 1.0))
+        _case_rows("case", logits, case, bins.coarser(), run)
 
     what = f"all metrics of a volume {tuple(labels.shape)}, 5 classes"
     for kind, scored, truth, reach in (

@@ -15,7 +15,7 @@ from benchmarks.measure import Row
 from segcal.compare import read_results
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
-from segcal.folders import CaseSet, read_json, read_rows, write_json, write_rows
+from segcal.folders import CaseSet, read_bins, read_scores, write_bins, write_scores
 from segcal.predictors.run import open_run
 from segcal.report import build_report
 from segcal.scoring import evaluate
@@ -49,9 +49,9 @@ def runs(root: Path, cases: CaseSet, methods: Sequence[str]) -> list[Path]:
             run_settings({"data": str(cases.root)}, overrides=small), root / method, progress=False
         )
         made.append(root / method)
-    evaluate(open_run(made[0]), cases=cases)
-    rows = read_rows(made[0] / "scores.csv")
-    bins = read_json(made[0] / "bins.json")
+    evaluate(open_run(made[0]))
+    rows, bins = read_scores(made[0]), read_bins(made[0])
+    classes = ("background", *cases.classes)
     for i, folder in enumerate(made):
         rng = np.random.default_rng(i)
         named = {"run": folder.name, "method": folder.name}
@@ -60,15 +60,10 @@ def runs(root: Path, cases: CaseSet, methods: Sequence[str]) -> list[Path]:
             moved = [
                 1.0 if row["metric"] == "missed" else rng.normal(1 - 0.02 * i, 0.05) for row in rows
             ]
-            values = [
-                {"value": float(row["value"]) * by} for row, by in zip(rows, moved, strict=True)
-            ]
-            scored += [
-                row | named | {"calibrator": key} | value
-                for row, value in zip(rows, values, strict=True)
-            ]
-        write_rows(folder / "scores.csv", scored)
-        write_json(folder / "bins.json", bins)
+            for row, by in zip(rows, moved, strict=True):
+                scored.append(row | named | {"calibrator": key, "value": row["value"] * by})
+        write_scores(folder, scored)
+        write_bins(folder, classes, bins)
     return made
 
 

@@ -1,6 +1,4 @@
-"""Runs for the report's tests: two tiny networks trained for real, once for all tests that ask for
-them.
-"""
+"""Runs for the report's tests: two tiny networks, trained once for all tests."""
 
 import functools
 import json
@@ -15,13 +13,13 @@ from segcal.fitting import calibrate
 from segcal.predictors.run import open_run
 from segcal.training import train
 
-_ROOM = tempfile.TemporaryDirectory(prefix="segcal-report-")  # taken away when the process ends
+_FOLDER = tempfile.TemporaryDirectory(prefix="segcal-report-")  # removed when the process ends
 
 
 @functools.cache
 def tiny_runs():
     """The folders of runs `ce` and `mbls`, calibrated and scored on five phantoms."""
-    root = Path(_ROOM.name)
+    root = Path(_FOLDER.name)
     ids = [f"phantom_{i:03d}" for i in range(12)]
     (root / "split.json").write_text(
         json.dumps({"train": ids[:6], "val": ids[6:7], "test": ids[7:]})

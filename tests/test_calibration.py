@@ -400,7 +400,8 @@ def test_logits_given_as_probabilities_are_refused():
 def test_unlike_values_do_not_add():
     with pytest.raises(
         UserError,
-        match="statistics add only with the same classes and bins; got 3 classes in 15 bins and 3 classes in 10 bins",
+        match="statistics add only with the same classes and bins; got 3 classes in 15 bins and 3"
+        " classes in 10 bins",
     ):
         reliability(X, Y) + reliability(X, Y, n_bins=10)
     with pytest.raises(UserError, match="unknown class_reduction 'max'"):

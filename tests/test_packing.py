@@ -16,7 +16,7 @@ from segcal.compare import pack, read_results
 from segcal.config import checked
 from segcal.folders import read_run
 from segcal.predictors.run import open_run
-from segcal.study.folder import Folder
+from segcal.study.folder import adopted
 from segcal.training import train
 from segcal.types import UserError
 
@@ -168,10 +168,10 @@ def test_a_packed_run_is_for_comparing_alone(tmp_path):
         lambda: open_run(run),
         lambda: train(settings, run, again=True, progress=False),
     ):
-        with pytest.raises(UserError, match="is a packed copy of a run, which can only be compared"):
+        with pytest.raises(UserError, match="is a packed copy of a run, which can only"):
             attempt()
     with pytest.raises(UserError, match="is a packed copy of a run"):
-        Folder(tmp_path / "packed").adopted([])
+        adopted(tmp_path / "packed", [])
 
 
 def test_the_verbs_read_it(study, tmp_path):

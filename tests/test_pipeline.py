@@ -430,8 +430,10 @@ def test_a_new_fit_drops_every_score_of_the_old_one(run):
 
 
 def test_two_at_once_do_not_share_a_run(run):
-    with alone(run.root), ThreadPoolExecutor(1) as pool, pytest.raises(
-        UserError, match="another process is at work on .*ce; wait until it is done"
+    with (
+        alone(run.root),
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(UserError, match="another process is at work on .*ce; wait until it is done"),
     ):
         pool.submit(evaluate, run).result()
     with ThreadPoolExecutor(1) as pool:

@@ -1,6 +1,4 @@
-"""The report: pictures that are what networks said, words that are what tests found, and a page
-that is whole in itself.
-"""
+"""The report: pictures are the predictions, sentences follow from tests, the page is complete."""
 
 import base64
 import io
@@ -32,16 +30,15 @@ from segcal.losses import LOSSES
 from segcal.metrics import label_map
 from segcal.predictors.run import open_run
 from segcal.report import build_report, save_report, summaries
-from segcal.report.sprites import Volumes, box, pictures, tiled
+from segcal.report.appendix import run_facts
+from segcal.report.sprites import crop, pictures, tiled
 from segcal.report.viewer import chosen_cases, viewer_data
 from segcal.scoring import data_of
 from segcal.types import UserError
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its elements with their attributes, and the text of each
-    kind of element.
-    """
+    """A page as a browser reads it: elements with their attributes, and their text."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -83,7 +80,7 @@ def tiny_page(tiny):
 
 @pytest.fixture
 def few_figures(monkeypatch):
-    """Drawing takes most of the time: for what has nothing to do with figures one is enough."""
+    """Drawing takes most of the time: one figure is enough where figures do not matter."""
     monkeypatch.setattr("segcal.report.FIGURES", ["risk_coverage"])
     monkeypatch.setattr("segcal.report.RELIABILITY", ())
     monkeypatch.setattr("segcal.report.OF_CASES", ())
@@ -112,42 +109,37 @@ def test_every_slice_of_a_sheet_can_be_found_again(depth, height, width, columns
     np.testing.assert_array_equal(untiled(tiled(stack, columns), stack.shape, columns), stack)
 
 
-def noise(shape, n_channels=2, n_methods=3, seed=0):
-    rng = np.random.default_rng(seed)
-    labels = [rng.integers(0, 3, shape, dtype=np.uint8) for _ in range(n_methods + 1)]
-    sure = [rng.uniform(1 / 3, 1, shape).astype(np.float32) for _ in range(n_methods)]
-    image = rng.random((shape[0], n_channels, *shape[1:]), dtype=np.float32)
-    return Volumes(image, labels[0], labels[1:], sure, 1 / 3)
-
-
 @pytest.mark.parametrize("budget", [3_000_000, 300_000, 60_000])
 def test_pictures_fit_their_budget_whatever_they_show(budget):
     """Noise is the worst there is for PNG; voxels that are shown keep their values."""
-    volumes = noise((56, 70, 64))
-    found = pictures(volumes, budget)
-    assert sum(map(len, found["sheets"])) <= budget
-    kept = (slice(found["first"], None, found["step"]), *[slice(None, None, found["across"])] * 2)
-    sheets = [np.asarray(Image.open(io.BytesIO(sheet))) for sheet in found["sheets"]]
-    stacks = [untiled(sheet, found["shape"], found["columns"]) for sheet in sheets]
-    n = found["n_channels"]
-    np.testing.assert_array_equal(stacks[n], volumes.reference[kept])
-    np.testing.assert_array_equal(stacks[n + 1], volumes.predictions[0][kept])
-    sure = 1 / 3 + stacks[-1] / 255 * 2 / 3
-    assert np.abs(sure - volumes.confidences[-1][kept]).max() <= 0.5 / 255 * 2 / 3 + 1e-6
+    rng = np.random.default_rng(0)
+    counts = {"images": 2, "reference": 1, "predictions": 3, "confidences": 3}
+    stacks = {
+        name: [rng.integers(0, 255, (56, 70, 64), dtype=np.uint8) for _ in range(n)]
+        for name, n in counts.items()
+    }
+    content = pictures(stacks, budget)
+    assert sum(len(png) for sheets in content["sheets"].values() for png in sheets) <= budget
+    kept = (slice(None, None, content["step"]), *[slice(None, None, content["across"])] * 2)
+    for name, sheets in content["sheets"].items():
+        for png, stack in zip(sheets, stacks[name], strict=name != "images"):
+            sheet = np.asarray(Image.open(io.BytesIO(png)))
+            shown = untiled(sheet, content["shape"], content["columns"])
+            np.testing.assert_array_equal(shown, stack[kept])
     if budget == 3_000_000:
-        assert (found["step"], found["across"]) == (1, 1)
+        assert (content["step"], content["across"]) == (1, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 39), st.integers(0, 29)), max_size=6))
-def test_the_crop_holds_all_that_anyone_marked(places):
+def test_the_crop_holds_all_foreground(places):
     labels = [np.zeros((20, 40, 30), np.uint8) for _ in range(2)]
     for i, place in enumerate(places):
         labels[i % 2][place] = 1
-    part = box(*labels)
+    part = crop(*labels)
     assert sum(label[part].sum() for label in labels) == sum(label.sum() for label in labels)
 
 
-def test_the_viewer_shows_what_the_networks_say(tiny):
+def test_the_viewer_shows_the_predictions(tiny):
     """Against inference done here, cropped by hand."""
     data = viewer_data(tiny, "phantom")
     runs = [open_run(folder) for folder in tiny_runs()]
@@ -161,9 +153,9 @@ def test_the_viewer_shows_what_the_networks_say(tiny):
         image, label = volume(data_of(runs[0]), case["id"])
         logits = [run.logits(image) for run in runs]
         labels = [label.numpy(), *(label_map(each).numpy() for each in logits)]
-        part = box(*labels)
+        part = crop(*labels)
         for address, expected in zip(
-            [case["reference"], *case["predictions"]], labels, strict=True
+            [*case["reference"], *case["predictions"]], labels, strict=True
         ):
             np.testing.assert_array_equal(
                 untiled(opened(address), case["shape"], case["columns"]), expected[part]
@@ -173,7 +165,8 @@ def test_the_viewer_shows_what_the_networks_say(tiny):
             conf = logits[k].softmax(1).amax(1).numpy()[part]
             assert np.abs(data["lowest"] + (1 - data["lowest"]) * sure / 255 - conf).max() < 0.002
             dice = own[case["id"], run.root.name, "dice", "mean"]
-            assert case["scores"][k]["dice"] == pytest.approx(dice, abs=1e-4)
+            ece = own[case["id"], run.root.name, "ece", "all"]
+            assert case["scores"][k] == f"DSC {dice:.3f} · ECE {ece:.3f}"
 
 
 def test_the_cases_shown_are_the_extremes(tmp_path):
@@ -241,7 +234,7 @@ def test_slices_are_turned_as_their_letters_say(axis):
 CASES = tuple(f"c{i:02d}" for i in range(20))
 
 
-def told(root, **shifts):
+def summary_of(root, **shifts):
     """The summary of made-up runs, each with its scores moved by a shift."""
     for name, shift in shifts.items():
         full_run(root, name, name, cases=CASES, scores=scores_of(CASES, "AB", shift=shift))
@@ -249,7 +242,7 @@ def told(root, **shifts):
 
 
 def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
-    summary = told(tmp_path, ce=0.0, ls=-0.2, mbls=1.0)
+    summary = summary_of(tmp_path, ce=0.0, ls=-0.2, mbls=1.0)
     rows = read_results([tmp_path]).rows()
     values = rows[rows["class"].isin(["mean", "all"])].pivot_table(
         index="case", columns=["metric", "run"], values="value"
@@ -257,8 +250,8 @@ def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
     for metric in ("dice", "ece"):
         assert f"{values[metric]['mbls'].mean():.3f}" in summary.lead
     assert summary.lead.startswith("3 methods were compared on organs (20 test cases).")
-    assert summary.lead.count("significantly better than both others") == 2
-    assert summary.advice.startswith("MbLS: no other is significantly better in DSC or ECE")
+    assert summary.lead.count("significantly better than CE and LS") == 2
+    assert summary.advice == "MbLS: no other method is significantly better in DSC or ECE."
     largest = max(
         wilcoxon(values["dice"]["mbls"] - values["dice"][other]).pvalue for other in ("ce", "ls")
     )
@@ -266,18 +259,20 @@ def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
     assert summary.cautions == []
 
 
-def test_a_draw_is_called_a_draw(tmp_path):
+def test_a_tie_is_reported_as_a_tie(tmp_path):
     scores = scores_of(CASES, "AB")
     for name in ("ce", "mbls"):
         full_run(tmp_path, name, name, cases=CASES, scores=scores)
     summary = summaries(read_results([tmp_path]))["organs"]
-    assert "CE and MbLS are level at the best mean DSC" in summary.lead
+    assert "Best mean DSC: CE and MbLS (" in summary.lead
+    assert "tied with MbLS" in summary.sections["DSC"]
     assert "No method is significantly better than another in DSC or ECE" in summary.advice
-    assert "significantly better than the other" not in summary.lead
+    assert summary.lead.count("not significantly better than any other") == 2
+    assert "No significant difference to MbLS (p\xa0=\xa01)" in summary.sections["DSC"]
 
 
-def test_a_price_is_called_a_price(tmp_path):
-    """One has the better Dice and the other the better ECE, both for sure."""
+def test_a_trade_off_is_reported_as_one(tmp_path):
+    """One has the better Dice and the other the better ECE, both significantly."""
     one, two = (scores_of(CASES, "AB", shift=shift) for shift in (1.0, 0.0))
     for key in one:
         if key[2] in ("ece", "cece"):
@@ -287,29 +282,26 @@ def test_a_price_is_called_a_price(tmp_path):
     summary = summaries(read_results([tmp_path]))["organs"]
     assert (
         summary.advice
-        == "CE where the outline counts most, MbLS where probabilities are read: no method is"
-        " unbeaten in DSC and ECE."
+        == "CE for outlines and MbLS for probabilities: each method is significantly worse than"
+        " another in DSC or ECE."
     )
 
 
-def test_what_a_calibrator_did_is_told_and_tested(tmp_path):
+def test_the_effect_of_a_calibrator_is_reported_and_tested(tmp_path):
     before, better = scores_of(CASES, "AB"), scores_of(CASES, "AB", shift=0.9)
     worse = scores_of(CASES, "AB", shift=-0.9)
     conditions = ({}, {"calibrator": "ts"}, {"calibrator": "lts"})
     full_run(tmp_path, "ce", cases=CASES, scores=[before, better, worse], conditions=conditions)
     summary = summaries(read_results([tmp_path]))["organs"]
     means = [np.mean([s[case, "all", "ece"] for case in CASES]) for s in (before, better, worse)]
-    points = {point.title: point.paragraphs for point in summary.points}
-    assert points["After TS"] == [
-        f"TS lowers the ECE of CE ({means[0]:.3f} to {means[1]:.3f}), significantly."
-    ]
-    assert points["After LTS"] == [
-        f"LTS raises the ECE of CE ({means[0]:.3f} to {means[2]:.3f}), significantly."
-    ]
-    assert f"TS lowers the ECE of CE from {means[0]:.3f} to {means[1]:.3f}." in summary.advice
-    harm = f"Do not add LTS to CE: its ECE rises with LTS from {means[0]:.3f} to {means[2]:.3f}."
-    assert summary.advice.endswith(harm)
-    assert "nothing to choose" in summary.advice
+    ts, lts = (f"{means[0]:.4f} to {mean:.4f}" for mean in means[1:])
+    assert summary.sections["After TS"] == f"ECE before and after. Significantly lower: CE ({ts})."
+    assert (
+        summary.sections["After LTS"] == f"ECE before and after. Significantly higher: CE ({lts})."
+    )
+    assert f"Apply TS to CE (ECE {ts})." in summary.advice
+    assert summary.advice.endswith(f"Do not apply LTS to CE (ECE {lts}).")
+    assert "There is only one method" in summary.advice
 
 
 def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
@@ -321,29 +313,24 @@ def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
         tmp_path, "ce", cases=CASES, scores=[before, after], conditions=({}, {"calibrator": "ts"})
     )
     summary = summaries(read_results([tmp_path]))["organs"]
-    points = {point.title: point.paragraphs[0] for point in summary.points}
-    assert points["After TS"].endswith("not significantly.")
-    assert summary.advice.endswith("TS did not change the ECE for sure.")
+    assert "Not significant: CE (" in summary.sections["After TS"]
+    assert summary.advice.endswith("TS did not change ECE significantly.")
 
 
-def test_over_and_underconfidence_are_told_apart(tmp_path):
+def test_over_and_underconfidence_are_distinguished(tmp_path):
     for name, gap in {"ce": 0.1, "ls": -0.1, "mbls": 0.0}.items():
         rng = np.random.default_rng(1)
         scores = scores_of(CASES, "AB") | {
             (c, "all", "confidence_gap"): gap + rng.normal(0, 0.02) for c in CASES
         }
         full_run(tmp_path, name, name, cases=CASES, scores=scores)
-    points = {
-        p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points
-    }
-    text = points["Too sure, or not sure enough"]
+    text = summaries(read_results([tmp_path]))["organs"].sections["Confidence"]
     assert re.search(
-        r"overconfident: CE \(\+0\.\d+\); underconfident: LS \(−0\.\d+\); neither for sure: MbLS",
-        text,
+        r"Overconfident: CE \(\+0\.\d+\)\. Underconfident: LS \(−0\.\d+\)\. Neither: MbLS", text
     )
 
 
-def test_one_case_one_method_and_few_cases_are_owned_up_to(tmp_path):
+def test_one_case_one_method_and_few_cases_are_reported_as_limits(tmp_path):
     one = ("c0",)
     for name in ("ce", "mbls"):
         full_run(
@@ -358,16 +345,16 @@ def test_one_case_one_method_and_few_cases_are_owned_up_to(tmp_path):
         )
     assert chosen_cases(read_results([tmp_path / "one"]), "organs", 4) == {"c0": ["the only case"]}
     single = summaries(read_results([tmp_path / "one"]))["organs"]
-    assert "one test case only" in single.cautions[0]
-    assert "One patient decides nothing" in single.advice
-    assert "%" not in " ".join(p for point in single.points for p in point.paragraphs)
+    assert "One test case only" in single.cautions[0]
+    assert "One patient does not decide it" in single.advice
+    assert "%" not in " ".join(single.sections.values())
     assert "significant" not in single.lead
     few = summaries(read_results([tmp_path / "few"]))["organs"]
     assert few.cautions == [
-        "With 4 patients and 1 pair of methods no difference could be significant."
+        "Too few patients for any significant difference in DSC, ASD, ECE and CECE."
     ]
     alone = summaries(read_results([tmp_path / "few" / "ce"]))["organs"]
-    assert alone.lead.startswith("CE alone was run on organs (4 test cases): DSC 0.")
+    assert alone.lead.startswith("1 method was scored on organs (4 test cases). Mean DSC: CE (0.")
 
 
 def test_missed_objects_are_counted(tmp_path):
@@ -378,135 +365,103 @@ def test_missed_objects_are_counted(tmp_path):
     miss(scores, "c05", "B")
     full_run(tmp_path, "ce", "ce", cases=CASES, scores=scores)
     full_run(tmp_path, "mbls", "mbls", cases=CASES, scores=scores_of(CASES, "AB", shift=0.1))
-    points = {
-        p.title: p.paragraphs[0] for p in summaries(read_results([tmp_path]))["organs"].points
-    }
-    assert points["Missed or invented objects"].startswith("CE 2 and MbLS 0, over all cases")
+    text = summaries(read_results([tmp_path]))["organs"].sections["Missed or invented objects"]
+    assert text.startswith("Over all cases and classes: CE 2 and MbLS 0.")
 
 
-def told_of(root, *scores, cases=CASES, classes=("A", "B"), **more):
-    """The summary of CE and LS with given scores, its paragraphs by the metric or title they start
-    with.
-    """
+def summary_of_two(root, *scores, cases=CASES, classes=("A", "B"), **more):
+    """The summary of CE and LS with these scores."""
     for name, own in zip(("ce", "ls"), scores, strict=True):
         full_run(root, name, name, cases=cases, classes=classes, scores=own, **more)
-    summary = summaries(read_results([root]))["organs"]
-    return summary, {p.partition(":")[0]: p for point in summary.points for p in point.paragraphs}
+    return summaries(read_results([root]))["organs"]
 
 
-def test_who_misses_most_is_not_called_significantly_better(tmp_path):
-    """CE comes closer wherever it has found the object, and so has the better mean; but it misses
-    two of three.
-    """
+def test_the_method_that_misses_most_is_not_significantly_better(tmp_path):
+    """CE has the better mean where it finds the object, but it misses two of three objects."""
     ce, ls = (scores_of(CASES[:12], "A") for _ in range(2))
     for i, case in enumerate(CASES[:12]):
         ce[case, "A", "asd"], ls[case, "A", "asd"] = 1.9 - 0.1 * i, 2.0
         if i >= 4:
             miss(ce, case, "A")
-    _, points = told_of(tmp_path, ce, ls, cases=CASES[:12], classes=("A",))
-    assert points["ASD"].startswith("ASD: CE 1.7")
-    assert "lead over LS" not in points["ASD"]
-    assert (
-        "Its mean is better than that of LS, yet by the paired test it is significantly worse"
-        in points["ASD"]
-    )
-    assert "The lead over CE is significant" in points["DSC"]
+    summary = summary_of_two(tmp_path, ce, ls, cases=CASES[:12], classes=("A",))
+    assert summary.sections["ASD"].startswith("CE 1.7")
+    assert "better than LS" not in summary.sections["ASD"]
+    assert "Significantly worse than LS" in summary.sections["ASD"]
+    assert "Significantly better than CE" in summary.sections["DSC"]
 
 
-def test_few_large_differences_are_called_what_they_are(tmp_path):
+def test_few_large_differences_may_decide_a_test(tmp_path):
     """In ECE, CE is a little worse in 26 patients and far better in 24."""
     cases = tuple(f"c{i:02d}" for i in range(50))
     ce, ls = (scores_of(cases, "AB") for _ in range(2))
     for i, case in enumerate(cases):
         ls[case, "all", "ece"] = 0.5
         ce[case, "all", "ece"] = 0.501 + 1e-5 * i if i < 26 else 0.4 - 1e-3 * i
-    summary, points = told_of(tmp_path, ce, ls, cases=cases)
-    assert "CE is calibrated best by the mean" in summary.lead
-    assert "significantly better than the other" in summary.lead
-    assert (
-        "It has larger differences on its side, not more: in the median patient it is worse than LS"
-        in points["ECE"]
-    )
+    summary = summary_of_two(tmp_path, ce, ls, cases=cases)
+    assert re.search(r"Best mean ECE: CE \(0\.\d+\), significantly better than LS\.", summary.lead)
     (row,) = TABLES["tests"](read_results([tmp_path])).rows
     assert row.cells[4].value > 0  # which alone would be read as worse
     assert (row.cells[5].best, row.cells[5].note) == (True, "CE better")
 
 
 def test_a_better_mean_may_be_significantly_worse(tmp_path):
-    """One outlier of LS decides the means; in all other patients LS is better, and the test says
-    so.
-    """
+    """One outlier of LS decides the means; in all other patients, and by the test, LS is better."""
     ce, ls = (scores_of(CASES, "AB") for _ in range(2))
     for i, case in enumerate(CASES):
         ce[case, "all", "ece"], ls[case, "all", "ece"] = 0.1, 0.09 - 0.001 * i if i else 0.9
     conditions = ({}, {"calibrator": "ts"})
-    summary, points = told_of(tmp_path / "two", ce, ls)
-    assert "CE is calibrated best by the mean" in summary.lead
-    assert "though by the paired test LS is significantly better" in summary.lead
-    assert "yet by the paired test it is significantly worse" in points["ECE"]
-    assert summary.advice.startswith("LS: no other is significantly better in DSC or ECE")
+    summary = summary_of_two(tmp_path / "two", ce, ls)
+    assert "Best mean ECE: CE" in summary.lead
+    assert "but significantly worse than LS" in summary.lead
+    assert "Significantly worse than LS" in summary.sections["ECE"]
+    assert summary.advice.startswith("LS: no other method is significantly better in DSC or ECE")
     full_run(tmp_path, "alone", "ce", cases=CASES, scores=[ls, ce], conditions=conditions)
-    alone = summaries(read_results([tmp_path / "alone"]))[
-        "organs"
-    ]  # the mean falls with TS, but it rises nearly everywhere
-    assert any(
-        "TS lowers the ECE" in p and p.endswith("not significantly.")
-        for point in alone.points
-        for p in point.paragraphs
-    )
-    assert alone.advice.endswith("TS did not change the ECE for sure.")
+    alone = summaries(read_results([tmp_path / "alone"]))["organs"]
+    # The mean falls with TS, but ECE rises in nearly every patient.
+    assert "Mean and test disagree: CE (" in alone.sections["After TS"]
+    assert "TS" not in alone.advice
 
 
-def test_a_thin_metric_is_named_and_the_others_are_not_blamed(tmp_path):
-    """Nobody has found the object in most cases: too few distances for a test, but enough of all
-    else.
-    """
+def test_only_the_metric_with_too_few_values_is_named(tmp_path):
+    """No method finds the object in most cases: only distances are too few for a test."""
     ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 1.0))
     for case in CASES[3:]:
         for scores in (ce, ls):
             scores |= {(case, "A", "asd"): math.nan, (case, "A", "missed"): 1.0}
-    summary, _ = told_of(tmp_path, ce, ls, classes=("A",))
-    assert summary.cautions == [
-        "Too few patients have a value of ASD for any difference there to be significant."
-    ]
-    assert "significantly better than the other" in summary.lead
+    summary = summary_of_two(tmp_path, ce, ls, classes=("A",))
+    assert summary.cautions == ["Too few patients for any significant difference in ASD."]
+    assert "significantly better than CE" in summary.lead
 
 
-def test_rightly_empty_cases_are_no_reproach(tmp_path):
-    """LS invents what is not there: CE lacks nothing, and its place before a higher mean is
-    explained.
-    """
+def test_correctly_empty_cases_count_as_perfect(tmp_path):
+    """LS invents objects: CE lacks nothing there, and its rank is explained."""
     ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 0.1))
     for case in CASES[:8]:
         miss(ls, case, "A")
         ce |= {(case, "A", "dice"): math.nan, (case, "A", "asd"): math.nan}
-    summary, points = told_of(tmp_path, ce, ls, classes=("A",))
+    summary = summary_of_two(tmp_path, ce, ls, classes=("A",))
     assert summary.cautions == []
-    assert points["ASD"].startswith("ASD: CE")
-    for metric in ("DSC", "ASD"):
-        assert (
-            "The order counts an object that is rightly left out as perfect where another"
-            " invents it" in points[metric]
-        )
-    assert "rightly left out" not in points["ECE"]
+    assert summary.sections["ASD"].startswith("CE")
+    text = summary.sections["Missed or invented objects"]
+    assert "ranks count a correctly empty prediction as perfect" in text
 
 
-def test_nobody_has_a_distance_though_some_are_rightly_empty(tmp_path):
+def test_a_metric_without_any_mean_is_left_out(tmp_path):
     ce, ls = (scores_of(CASES, "A") for _ in range(2))
     for case in CASES:
         miss(ls, case, "A")
         miss(ce, case, "A")
     ce |= {(CASES[0], "A", "dice"): math.nan, (CASES[0], "A", "missed"): 0.0}
-    _, points = told_of(tmp_path, ce, ls, classes=("A",))
-    assert "ASD" not in points
-    assert "DSC" in points
+    summary = summary_of_two(tmp_path, ce, ls, classes=("A",))
+    assert "ASD" not in summary.sections
+    assert "DSC" in summary.sections
 
 
 # The page
 # ------------------------------------------------------------------------------
 
 
-def test_the_page_is_whole_in_itself(tiny_page):
+def test_the_page_needs_no_other_file(tiny_page):
     page = Page(tiny_page)
     for tag, attributes in page.elements:
         assert tag not in ("link", "iframe", "object", "embed", "base")
@@ -563,6 +518,22 @@ def test_the_same_runs_give_the_same_page(tiny, few_figures):
     assert build_report(tiny, viewer=False) == build_report(tiny, viewer=False)
 
 
+def test_a_run_that_was_not_trained_has_settings_without_a_training(tmp_path):
+    """An ensemble has no log, no kept epoch and no cost."""
+    folder = full_run(tmp_path, "ce")
+    info = json.loads((folder / "run.json").read_text())
+    trained = dict(run_facts(info | {"folder": folder}))
+    assert trained["loss"] == "ce"
+    assert trained["seconds of training"] == "3"
+    for key in ("best", "seconds", "peak_memory_mb"):
+        del info[key]
+    del info["settings"]["training"]
+    facts = dict(run_facts(info | {"folder": folder}))
+    assert set(trained) - set(facts) == {
+        "training", "kept epoch (from 0)", "seconds of training", "peak memory (MB)",
+    }  # fmt: skip
+
+
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\"'"
 
 
@@ -570,7 +541,7 @@ def test_packed_runs_give_the_page_without_the_cases(tiny, tmp_path, few_figures
     pack(tiny_runs(), tmp_path / "packed")
     packed = build_report(read_results([tmp_path / "packed"]))
     assert summaries(read_results([tmp_path / "packed"])) == summaries(tiny)
-    assert "There is no slice viewer, since the cases cannot be shown" in Page(packed).words
+    assert "There is no slice viewer: " in Page(packed).words
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path, few_figures):
@@ -605,15 +576,15 @@ def test_data_in_scripts_cannot_end_them(tiny, monkeypatch, few_figures):
     assert carried["cases"][0]["id"] == EVIL
 
 
-def test_without_the_data_there_is_no_viewer_and_a_sentence_says_so(tmp_path, few_figures):
+def test_without_the_data_a_sentence_replaces_the_viewer(tmp_path, few_figures):
     for folder in tiny_runs():
         shutil.copytree(folder, tmp_path / folder.name)
         info = json.loads((tmp_path / folder.name / "run.json").read_text())
         info["settings"]["data"] = str(tmp_path / "gone")
         (tmp_path / folder.name / "run.json").write_text(json.dumps(info))
     page = Page(build_report(read_results([tmp_path])))
-    assert "There is no slice viewer, since the cases cannot be shown" in page.words
-    assert "the prepared data are no longer there" in page.words
+    assert "There is no slice viewer: " in page.words
+    assert "6 train, 1 val, 5 test" in page.words  # as the runs recorded them
     assert [tag for tag, _ in page.elements].count("script") == 1
 
 
@@ -697,7 +668,7 @@ def test_from_the_command_line(tmp_path):
     assert "segcal: out is a folder" in wrong.stderr
 
 
-def test_what_is_missing_is_said_before_the_numbers(tmp_path):
+def test_missing_scores_are_reported_as_cautions(tmp_path):
     """Cells that failed, cases without a value, and an order of distances that counts misses."""
     some = scores_of(CASES, "AB")
     for case in CASES[:3]:
@@ -715,7 +686,5 @@ def test_what_is_missing_is_said_before_the_numbers(tmp_path):
         f"CE has no ECE in 3 of {len(CASES)} cases; its mean is over the others."
         in summary.cautions
     )
-    distances = next(
-        p for point in summary.points for p in point.paragraphs if p.startswith("ASD:")
-    )
-    assert "the order counts one as the worst distance" in distances
+    text = summary.sections["Missed or invented objects"]
+    assert "ranks count them as the worst" in text

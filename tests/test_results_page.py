@@ -470,7 +470,7 @@ def test_the_cells_of_margin_5_are_those_of_its_plans(study):
     for name in named:
         settings = json.loads((folder / "runs" / name / "run.json").read_text())["settings"]
         assert settings["loss"]["margin"] == 5
-        assert (settings["training"].get("keep") == "last") == ('keep = "last"' in plan)
+        assert (settings["training"].get("keep") == "last") == ('weights = ["last"]' in plan)
 
 
 @pytest.mark.parametrize("study", sorted(path.parent.name for path in FOLDER.glob("*/cells.json")))

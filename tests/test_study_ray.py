@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from segcal.data.prepare import prepare
-from segcal.folders import read_rows, read_run
+from segcal.folders import is_run, read_log, read_run
 from segcal.study.plan import read_plan
 from segcal.study.runner import run_study
 from segcal.study.watch import Watch
@@ -65,7 +65,7 @@ class Reaper(Watch):
         self.thread = threading.Thread(target=self.look, daemon=True)
         self.thread.start()
 
-    def says(self, line):
+    def say(self, line):
         self.lines.append(line)
 
     def look(self):
@@ -86,7 +86,7 @@ class Reaper(Watch):
                     return
 
     def unfinished(self, run):
-        return (run / "run.json").is_file() and len(read_rows(run / "log.csv")) < EPOCHS - 3
+        return is_run(run) and len(read_log(run)) < EPOCHS - 3
 
 
 @pytest.fixture

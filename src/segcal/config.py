@@ -106,14 +106,19 @@ def run_settings(
     """
     merged: dict[str, Any] = _read(config) if config is not None else {}
     for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
-        _put(merged, key.strip(), _value(value.strip()))
+        put_override(merged, text)
     for key, value in values.items():
         if value is not None:
             _put(merged, key, value)
     return checked(merged)
+
+
+def put_override(values: dict[str, Any], text: str) -> None:
+    """Set `key=value` in the tables of a run file or a plan."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
+    _put(values, key.strip(), _value(value.strip()))
 
 
 def checked(values: Mapping[str, Any]) -> RunSettings:

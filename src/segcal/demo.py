@@ -1,6 +1,4 @@
-"""The main job from end to end on built-in data: prepare, train and choose, calibrate, compare,
-report.
-"""
+"""All steps once on built-in data: prepare, train and choose, calibrate, compare, report."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ from segcal.study.watch import Watch
 from segcal.types import UserError
 
 SPLIT = {"train": 12, "val": 4, "test": 16}
-"""Few cases to learn from, so that learning them by heart shows; more to tell methods apart."""
+"""Few cases to train on, so that overfitting shows; more to test on, to tell methods apart."""
 
 SHAPE = (8, 32, 32)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What came out."""
+    """The outcome of the demonstration."""
 
-    rows: tuple[dict[str, Any], ...]  # a method each
+    rows: tuple[dict[str, Any], ...]  # one per method
     summary: str
     report: Path
 
@@ -38,36 +36,30 @@ def run_demo(
     out: Path,
     *,
     workers: int = 2,
-    says: Callable[[str], None] = print,
+    say: Callable[[str], None] = print,
     watch: Watch | None = None,
     plan: str = "demo",
 ) -> Demo:
-    """Run what is left of the demonstration in a folder; `says` is told of each step."""
+    """Carry out what is left of the demonstration in a folder; `say` prints the steps."""
     if out.is_file():
         raise UserError(f"{out} is a file; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
-    says(f"1/4 drawing {sum(SPLIT.values())} phantoms into {out / 'cases'}")
-    cases = prepare(
-        "phantom",
-        to=out / "cases",
-        n_cases=sum(SPLIT.values()),
-        shape=SHAPE,
-        split_file=_split(out),
-        workers=1,
-    ).cases
+    n_cases = sum(SPLIT.values())
+    say(f"1/4 drawing {n_cases} phantoms into {out / 'cases'}")
+    split = _split(out)
+    options: dict[str, Any] = {"n_cases": n_cases, "shape": SHAPE, "split_file": split}
+    cases = prepare("phantom", to=out / "cases", workers=1, **options).cases
     wanted = read_plan(plan, data=str(cases.root))
-    says(
-        f"2/4 {len(wanted.cells)} networks, {workers} at a time; validation chooses; then TS, LTS"
-        " and noise on test"
-    )
-    said = run_study(wanted, out / "study", workers=workers, watch=watch)
-    if said["failed"]:
-        name, error = next(iter(said["failed"].items()))
-        raise UserError(f"{len(said['failed'])} of the networks failed; the first, {name}: {error}")
-    says("3/4 ranks and tests")
+    networks = f"{len(wanted.cells)} networks, {workers} at a time"
+    say(f"2/4 {networks}; validation chooses; then TS, LTS and noise on test")
+    failed = run_study(wanted, out / "study", workers=workers, watch=watch)["failed"]
+    if failed:
+        name, error = next(iter(failed.items()))
+        raise UserError(f"{len(failed)} of the networks failed; the first, {name}: {error}")
+    say("3/4 ranks and tests")
     results = read_results([out / "study"])
     rows = tuple(_rows(results))
-    says("4/4 the report")
+    say("4/4 the report")
     path = out / "report.html"
     save_report(path, build_report(results))
     return Demo(rows, next(iter(summaries(results).values())).text, path)
@@ -75,11 +67,11 @@ def run_demo(
 
 def _split(out: Path) -> Path:
     path, first = out / "split.json", 0
-    found = {}
+    split = {}
     for name, size in SPLIT.items():
-        found[name] = [f"phantom_{i:03d}" for i in range(first, first + size)]
+        split[name] = [f"phantom_{i:03d}" for i in range(first, first + size)]
         first += size
-    write_json(path, found)
+    write_json(path, split)
     return path
 
 
@@ -90,9 +82,9 @@ def _rows(results: Results) -> list[dict[str, Any]]:
     means = {metric: ranking.means[metric]["mean"] for metric in MAIN}
     for name in ("ts", "lts"):
         means[f"ece_{name}"] = results.per_case(dataset, "ece", "all", calibrator=name).mean()
-    found = []
+    rows = []
     for contender in ranking.contenders:
-        about = {"method": contender.label, "chosen": contender.setting}
-        values = {key: float(column[contender.key]) for key, column in means.items()}
-        found.append(about | values | {"rank": float(ranking.case_rank["mean"][contender.key])})
-    return sorted(found, key=lambda row: row["rank"])
+        row: dict[str, Any] = {"method": contender.label, "chosen": contender.setting}
+        row |= {key: float(column[contender.key]) for key, column in means.items()}
+        rows.append(row | {"rank": float(ranking.case_rank["mean"][contender.key])})
+    return sorted(rows, key=lambda row: row["rank"])

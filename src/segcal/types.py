@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-Progress = Callable[[int, int], None]
-"""Takes how much is done and how much there is in all; 0 in all: not known."""
-
 IGNORE = -100
 """The label of voxels that no loss and no metric counts; the same as PyTorch's."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many steps of a task are done, and how many there are."""
+"""Called with how many steps of a task are done, and how many there are (0: not known)."""
 
 
 class UserError(ValueError):

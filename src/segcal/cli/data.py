@@ -46,7 +46,11 @@ def list_datasets(as_json: AsJson = False) -> None:
         table.add_row(key, Text("\n".join(lines), overflow="fold"))
     values = {}
     for key, row in DATASETS.items():
-        facts = {"classes": row.classes, "regions": list(row.regions), "licence": row.licence}
+        facts: dict[str, Any] = {
+            "classes": row.classes,
+            "regions": list(row.regions),
+            "licence": row.licence,
+        }
         facts |= {"homepage": row.homepage, "download": bool(row.archive)}
         values[key] = facts | {"layout": row.layout, "citation": row.citation}
     show(values, table, as_json)

@@ -44,17 +44,18 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
             prediction = open_predictor(folder, weights=c.weights).case(case)
         except UserError:
             return None
-        image, label = prediction.image, prediction.label
-        if image is None or label is None:
+        image, label = prediction.image, prediction.reference
+        if image is None:
             return None
         logits = prediction.slices
         z = int((label > 0).flatten(1).sum(1).argmax())
+        first_channel = image[z, 0]
         top = reliability(logits, label).top
         bins = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
         confidence = torch.softmax(logits[z], 0).amax(0)
         outcomes[c.key] = Outcome(shown(label_map(logits)[z]), shown(confidence), bins)
     return pictures.qualitative(
-        shown(image[z, 0]),
+        shown(first_channel),
         shown(label[z]),
         outcomes,
         looks_of(contenders),

@@ -11,13 +11,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from segcal.compare import Contender, Results, ranking
+from segcal.compare.names import Settings, network_label
 from segcal.corruptions import CORRUPTIONS
 from segcal.figures import comparison, series
 from segcal.figures.comparison import Web
-from segcal.compare.names import Settings, network_label
 from segcal.figures.looks import axis_label, look_of, looks_of
 from segcal.metrics import METRICS
-from segcal.networks import NETWORKS
 
 
 def _cases(

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from segcal.figures import layout
 from segcal.compare.names import Settings, setting_text, value_text
+from segcal.figures import layout
 from segcal.figures.looks import Look, Looks, axis_label
 from segcal.figures.style import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.values import BinSums, aurc, risk_curve

@@ -1,54 +1,39 @@
-"""The outcome in words with numbers: who is best on what, is it sure, how stable, and what
-to use.
-"""
+"""The findings on a data set in sentences: who is best, is it significant, and what to use."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from segcal.calibrators import CALIBRATORS
+from segcal.compare import Results
+from segcal.compare.ranking import Ranking
+from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
-from segcal.report.advice import ECE, advice, advice_alone
-from segcal.report.findings import Change, Findings, Lead, Mean, Overall
-from segcal.report.words import (
-    change_text,
-    interval,
-    listed,
-    number_of,
-    p_text,
-    score,
-    share,
-    signed,
+from segcal.report.findings import Change, Findings, find, unbeaten
+from segcal.report.words import MINUS, NBSP, listed, number_of
+
+OUTCOMES = {
+    "worse": "Significantly worse than",
+    "better": "Significantly better than",
+    "neither": "No significant difference to",
+}
+MISSED = (
+    "Means of distances leave them out, ranks count them as the worst. Where a method invents an"
+    " object, ranks count a correctly empty prediction as perfect."
 )
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A value to see at a glance."""
-
-    label: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Point:
-    """Findings under a title, a paragraph each."""
-
-    title: str
-    paragraphs: list[str]
+USES = {"dice": "for outlines", "ece": "for probabilities"}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a reader takes home."""
+    """The summary of one data set."""
 
     lead: str
     advice: str
-    tiles: list[Tile]
-    points: list[Point]
+    tiles: list[tuple[str, str, str]]  # label, value, note
+    sections: dict[str, str]  # a paragraph by its title
     cautions: list[str]
 
     @property
@@ -57,341 +42,237 @@ class Summary:
         return f"{self.lead} {self.advice}"
 
 
-def summarise(found: Findings) -> Summary:
-    """The findings in words."""
-    if found.overall is None:
-        return Summary(
-            _alone(found),
-            advice_alone(found),
-            _tiles_alone(found),
-            _common_points(found),
-            _cautions(found),
-        )
-    n = len(found.names)
-    opening = f"{number_of(n, 'method')} were compared on {_data(found)}."
-    groups = {"Segmentation": ("dice", "asd"), "Calibration": ("ece", "cece")}
-    points = [
-        Point(title, [on_metric(found, found.leads[m]) for m in metrics if m in found.leads])
-        for title, metrics in groups.items()
-        if any(m in found.leads for m in metrics)
-    ]
-    points.append(Point("All metrics together", [_overall(found, found.overall)]))
-    headlines = [
-        _headline(found, "dice", "segments best"),
-        _headline(found, "ece", "is calibrated best"),
-    ]
+def summarise(results: Results, dataset: str) -> Summary:
+    """The findings on a data set in sentences."""
+    findings = find(results, dataset)
     return Summary(
-        " ".join([opening, *headlines]),
-        advice(found, found.overall),
-        _tiles(found, found.overall),
-        points + _common_points(found),
-        _cautions(found),
+        lead=_lead(findings),
+        advice=_advice(findings),
+        tiles=_tiles(findings),
+        sections=_sections(findings),
+        cautions=_cautions(findings),
     )
 
 
-# The leaders
-# ------------------------------------------------------------------------------
+def _lead(findings: Findings) -> str:
+    n_methods, size = len(findings.names), number_of(findings.n_cases, "test case")
+    if findings.n_patients != findings.n_cases:
+        size += f" of {number_of(findings.n_patients, 'patient')}"
+    compared = "were compared" if n_methods > 1 else "was scored"
+    text = f"{number_of(n_methods, 'method')} {compared} on {findings.dataset} ({size})."
+    return f"{text} {_headline(findings, 'dice')} {_headline(findings, 'ece')}"
 
 
-def _data(found: Findings) -> str:
-    of = (
-        "" if found.n_patients == found.n_cases else f" of {number_of(found.n_patients, 'patient')}"
-    )
-    return f"{found.dataset} ({number_of(found.n_cases, 'test case')}{of})"
+def _headline(findings: Findings, metric: str) -> str:
+    """One sentence on the best mean of a metric and its tests."""
+    label, leader = METRICS[metric].label, findings.leaders.get(metric)
+    if leader is None:
+        return f"No method has a {label}."
+    value = _mean(findings, metric, leader.order[0])[0]
+    title = f"Mean {label}" if findings.ranking is None else f"Best mean {label}"
+    text = f"{title}: {_names(findings, leader.tied)} ({value})"
+    if findings.ranking is None or findings.n_patients < 2:
+        return f"{text}."
+    test = "not significantly better than any other"
+    if leader.tests["worse"]:
+        test = f"but significantly worse than {_names(findings, leader.tests['worse'])}"
+    elif leader.tests["better"]:
+        test = f"significantly better than {_names(findings, leader.tests['better'])}"
+    return f"{text}, {test}."
 
 
-def _headline(found: Findings, metric: str, does: str) -> str:
-    """One sentence on who leads."""
-    own = found.leads.get(metric)
-    if own is None:
-        return f"No method has a value of {METRICS[metric].label}."
-    value = f"{METRICS[metric].label} {score(metric, own.means[own.first].value)}"
-    if len(own.tied) > 1:
-        return f"{listed(found.names[k] for k in own.tied)} are level at the best mean {value}."
-    return f"{found.names[own.first]} {does} by the mean ({value}), {_how_sure(found, own)}."
+def _names(findings: Findings, keys: Iterable[str]) -> str:
+    return listed(findings.names[key] for key in keys)
 
 
-def _how_sure(found: Findings, own: Lead) -> str:
-    n = len(found.names) - 1
-    if found.n_patients < 2:
-        return "which one patient cannot make sure of"
-    if own.contrary:
-        return (
-            f"though by the paired test {_whom(found, own.contrary, n)} {_is(own.contrary)}"
-            " significantly better"
-        )
-    if len(own.beaten) == n:
-        return f"significantly better than {_all_others(n)}"
-    if not own.beaten:
-        return f"though not significantly better than {'the other' if n == 1 else 'any other'}"
-    return f"significantly better than {len(own.beaten)} of the {n} others"
-
-
-def _all_others(n: int) -> str:
-    return {1: "the other", 2: "both others"}.get(n, f"all {n} others")
-
-
-def on_metric(found: Findings, own: Lead) -> str:
-    """Who leads on a metric: values, tests, stability."""
-    n = len(found.names) - 1
-    text = f"{METRICS[own.metric].label}: {found.names[own.first]} "
-    text += _with_interval(own.metric, own.means[own.first])
-    for second in own.order[1:2]:
-        how = "level with" if second in own.tied else "before"
-        text += f", {how} {found.names[second]} {score(own.metric, own.means[second].value)}"
+def _on_metric(findings: Findings, metric: str) -> str:
+    """Who leads on a metric: means, tests, stability."""
+    leader = findings.leaders[metric]
+    first, *others = leader.order
+    text = f"{findings.names[first]} {''.join(_mean(findings, metric, first))}"
+    for second in others[:1]:
+        between = "tied with" if second in leader.tied else "then"
+        text += f", {between} {findings.names[second]} {_mean(findings, metric, second)[0]}"
+    if findings.ranking is None or findings.n_patients < 2:
+        return f"{text}."
     sentences = [text]
-    if METRICS[own.metric].of == "surfaces" and any(found.missed.values()):
-        sentences.append(
-            "The means are over cases without a missed object; the order counts one as the worst"
-            " distance"
-        )
-    if own.metric in found.empty:
-        sentences.append(
-            "The order counts an object that is rightly left out as perfect where another"
-            " invents it"
-        )
-    if own.beaten:
-        most = " at most" if len(own.beaten) > 1 else ""
-        sentences.append(
-            f"The lead over {_whom(found, own.beaten, n)} is significant"
-            f" ({p_text(own.p_beaten)}{most})"
-        )
-    if own.uneven:
-        whom = _whom(found, own.uneven, n)
-        sentences.append(
-            "It has larger differences on its side, not more: in the median patient it is worse"
-            f" than {whom}"
-        )
-    if own.unsure and found.n_patients > 1:
-        least = " at least" if len(own.unsure) > 1 else ""
-        sentences.append(
-            f"The lead over {_whom(found, own.unsure, n)} is not significant"
-            f" ({p_text(own.p_unsure)}{least})"
-        )
-    if own.contrary:
-        whom = _whom(found, own.contrary, n)
-        sentences.append(
-            f"Its mean is better than that of {whom}, yet by the paired test it is significantly"
-            " worse"
-        )
-    if not math.isnan(own.stability):
-        sentences.append(f"It is first in {share(own.stability)} of bootstrap samples")
-    return ". ".join(sentences) + "."
+    for outcome, relation in OUTCOMES.items():
+        names = []
+        for key, p in leader.tests[outcome].items():
+            p_value = f"p = {p_text(p)}".replace("= <", "<").replace(" ", NBSP)
+            names.append(f"{findings.names[key]} ({p_value})")
+        if names:
+            sentences.append(f"{relation} {listed(names)}")
+    stability = _stability(findings.ranking, metric, first).capitalize()
+    return ". ".join([*sentences, stability]) + "."
 
 
-def _whom(found: Findings, keys: Sequence[str], n: int) -> str:
-    return f"all {n} others" if len(keys) == n > 2 else listed(found.names[k] for k in keys)
+def _mean(findings: Findings, metric: str, key: str) -> tuple[str, str]:
+    """A mean with its unit, and its interval in brackets; empty if there is none."""
+    mean, low, high = findings.means[metric].loc[key].to_numpy(dtype=float)
+    unit = METRICS[metric].unit
+    value = f"{mean:.3f}{NBSP}{unit}" if unit else f"{mean:.3f}"
+    return value, "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
 
 
-def _is(keys: Sequence[str]) -> str:
-    return "is" if len(keys) == 1 else "are"
+def _stability(ranking: Ranking, column: str, key: str) -> str:
+    share = 100 * float(ranking.stability[column][key])
+    return "" if math.isnan(share) else f"first in {share:.1f}{NBSP}% of bootstrap samples"
 
 
-def _overall(found: Findings, ranks: Overall) -> str:
-    """The two ranks over all metrics, and how stable the first place is."""
-    by_sum, by_case = _lowest(ranks.sums), _lowest(ranks.case_ranks)
-    labels = listed(METRICS[m].label for m in found.leads)
-    text = (
-        f"Over {labels}, {_are(found, by_sum)} first by the sum of ranks"
-        f" ({ranks.sums[by_sum[0]]:g})"
-    )
-    how = f"by the mean rank per case ({ranks.case_ranks[by_case[0]]:.2f})"
-    text += f" and {how}." if by_sum == by_case else f", {_are(found, by_case)} first {how}."
-    stable = ranks.stability[by_case[0]]
-    if not math.isnan(stable):
-        text += (
-            f" By the mean rank, {found.names[by_case[0]]} stays first in {share(stable)} of"
-            " bootstrap samples."
-        )
-    return text
-
-
-def _lowest(values: Mapping[str, float]) -> list[str]:
-    return [key for key, value in values.items() if value == min(values.values())]
-
-
-def _are(found: Findings, keys: Sequence[str]) -> str:
-    return f"{listed(found.names[k] for k in keys)} {'is' if len(keys) == 1 else 'are together'}"
-
-
-# What holds for one method too
-# ------------------------------------------------------------------------------
-
-
-def _common_points(found: Findings) -> list[Point]:
-    points = [Point("Too sure, or not sure enough", [_confidence(found)])] if found.gaps else []
-    for key in dict.fromkeys(change.calibrator for change in found.changes):
-        points.append(Point(f"After {CALIBRATORS[key].label}", [_calibrated(found, key)]))
-    if any(found.missed.values()):
-        counts = listed(f"{found.names[key]} {n:g}" for key, n in found.missed.items())
-        text = f"{counts}, over all cases and classes. They have no surface distance and rank last."
-        points.append(Point("Missed or invented objects", [text]))
-    return [*points, Point("What these numbers cannot say", [_limits(found)])]
-
-
-def _confidence(found: Findings) -> str:
-    parts = []
-    for side, word in {
-        "over": "overconfident",
-        "under": "underconfident",
-        "": "neither for sure",
-    }.items():
-        own = sorted(
-            (gap for gap in found.gaps if gap.side == side), key=lambda gap: -abs(gap.mean.value)
-        )
-        if own:
-            each = [f"{found.names[gap.contender]} ({signed(gap.mean.value)})" for gap in own]
-            parts.append(f"{word}: {listed(each)}")
-    return f"Mean confidence less accuracy, over the foreground; {'; '.join(parts)}."
-
-
-def _calibrated(found: Findings, key: str) -> str:
-    """What one calibrator did to the ECE of each."""
-    own = [change for change in found.changes if change.calibrator == key]
-    lower = [change for change in own if change.after < change.before]
-    parts = [
-        _changed(found, lower, "lowers"),
-        _changed(found, [c for c in own if c.after > c.before], "raises"),
-    ]
-    same = [found.names[c.contender] for c in own if c.after == c.before]
-    others = [label for k, label in found.names.items() if k not in {c.contender for c in own}]
-    parts += [
-        f"{CALIBRATORS[key].label} leaves the {ECE} of {listed(same)} as it is." if same else ""
-    ]
-    parts += [f"It was not fitted to {listed(others)}." if others else ""]
-    parts += ["" if CALIBRATORS[key].keeps_labels else "It may change the label map."]
-    return " ".join(filter(None, parts))
-
-
-def _changed(found: Findings, own: Sequence[Change], does: str) -> str:
-    if not own:
-        return ""
-    sure = [found.names[c.contender] for c in own if c.helps or c.harms]
-    how = (
-        "significantly"
-        if len(sure) == len(own)
-        else f"significantly for {listed(sure)}"
-        if sure
-        else "not significantly"
-    )
-    numbers = listed(f"{found.names[c.contender]} ({change_text(c.before, c.after)})" for c in own)
-    return f"{own[0].label} {does} the {ECE} of {numbers}, {how}."
-
-
-def _limits(found: Findings) -> str:
-    epochs = listed(str(e) for e in found.epochs)
-    text = f"All were trained for {epochs} {'epoch' if found.epochs == (1,) else 'epochs'}"
-    if found.n_seeds == (1,):
-        text += (
-            " with one seed each: intervals and tests speak for other patients, not for training"
-            " anew."
-        )
-    else:
-        text += (
-            f", with {listed(str(n) for n in found.n_seeds)} seeds each, whose means are compared."
-        )
-    if found.others:
-        text += (
-            f" {listed(found.others)} stand in tables and figures of their own, not in this"
-            " summary."
-        )
-    return text
-
-
-def _cautions(found: Findings) -> list[str]:
-    """What makes the comparison weak, to be seen before its numbers are believed."""
-    gone = [f"{name} failed and is left out: {why}" for name, why in found.failed.items()]
-    for (metric, key), n in found.without.items():
-        lacks = f"{found.names[key]} has no {METRICS[metric].label} in {n} of {found.n_cases} cases"
-        gone.append(f"{lacks}; its mean is over the others.")
-    return gone + _weak(found)
-
-
-def _weak(found: Findings) -> list[str]:
-    if found.n_patients < 2:
-        what = "test case" if found.n_cases == 1 else "patient"
-        return [
-            f"There is one {what} only: no interval, test or stability can be computed, and the"
-            " order means little."
-        ]
-    thin = found.overall.hopeless if found.overall is not None else ()
-    if thin and not set(found.leads) <= set(thin):
-        labels = listed(METRICS[m].label for m in thin)
-        return [
-            f"Too few patients have a value of {labels} for any difference there to be significant."
-        ]
-    if thin:
-        pairs = number_of(len(found.names) * (len(found.names) - 1) // 2, "pair")
-        return [
-            f"With {found.n_patients} patients and {pairs} of methods no difference could be"
-            " significant."
-        ]
-    return []
-
-
-# Tiles, and one method only
-# ------------------------------------------------------------------------------
-
-
-def _alone(found: Findings) -> str:
-    (key,) = found.names
-    known = {
-        metric: means[key]
-        for metric, means in found.means.items()
-        if not math.isnan(means[key].value)
-    }
-    scores = listed(
-        f"{METRICS[metric].label} {_with_interval(metric, mean)}" for metric, mean in known.items()
-    )
-    return f"{found.names[key]} alone was run on {_data(found)}: {scores or 'it has no score'}."
-
-
-def _with_interval(metric: str, mean: Mean) -> str:
-    return score(metric, mean.value) + interval(mean.low, mean.high)
-
-
-def _tiles(found: Findings, ranks: Overall) -> list[Tile]:
+def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
     tiles = []
-    for metric in ("dice", "ece"):
-        if own := found.leads.get(metric):
-            names = listed(found.names[key] for key in own.tied)
-            label = f"Best {METRICS[metric].label} {METRICS[metric].arrow}"
-            tiles.append(Tile(label, names, _with_interval(metric, own.means[own.first])))
-    first = _lowest(ranks.case_ranks)[0]
-    stable = ranks.stability[first]
-    note = (
-        "no stability from one patient"
-        if math.isnan(stable)
-        else f"first in {share(stable)} of bootstrap samples"
-    )
-    tiles.append(Tile("Best case rank", found.names[first], note))
-    sides = [gap.side for gap in found.gaps]
-    if sides:
-        under = f"underconfident: {sides.count('under')}"
-        tiles.append(Tile("Overconfident", f"{sides.count('over')} of {len(sides)}", under))
-    return [*tiles, _size(found)]
+    for metric, leader in findings.leaders.items():
+        label = f"{METRICS[metric].label} {METRICS[metric].arrow}"
+        value, interval = _mean(findings, metric, leader.order[0])
+        if findings.ranking is None:
+            tiles.append((label, value, interval.strip(" ()")))
+        elif metric in USES:
+            names = _names(findings, leader.tied)
+            tiles.append((f"Best {label}", names, value + interval))
+    if findings.ranking is not None:
+        first = str(findings.ranking.case_rank["mean"].idxmin())
+        note = _stability(findings.ranking, "overall", first) or "no bootstrap with one patient"
+        tiles.append(("Best case rank", findings.names[first], note))
+    gaps = findings.gaps
+    if len(gaps):
+        note = f"underconfident: {(gaps['high'] < 0).sum()}"
+        tiles.append(("Overconfident", f"{(gaps['low'] > 0).sum()} of {len(gaps)}", note))
+    n_classes = len(findings.results.data(findings.dataset)["classes"])
+    note = f"{number_of(findings.n_patients, 'patient')}, classes: {n_classes}"
+    return [*tiles, ("Test cases", str(findings.n_cases), note)]
 
 
-def _tiles_alone(found: Findings) -> list[Tile]:
-    (key,) = found.names
-    known = {
-        metric: means[key]
-        for metric, means in found.means.items()
-        if not math.isnan(means[key].value)
-    }
-    tiles = [
-        Tile(
-            f"{METRICS[m].label} {METRICS[m].arrow}",
-            score(m, mean.value),
-            interval(mean.low, mean.high).strip(" ()"),
-        )
-        for m, mean in known.items()
-    ]
-    return [*tiles, _size(found)]
+def _sections(findings: Findings) -> dict[str, str]:
+    sections = {METRICS[m].label: _on_metric(findings, m) for m in findings.leaders}
+    if len(findings.gaps):
+        sections["Confidence"] = _confidence(findings)
+    for name in dict.fromkeys(change.calibrator for change in findings.changes):
+        sections[f"After {CALIBRATORS[name].label}"] = _calibrated(findings, name)
+    if any(findings.missed.values()):
+        counts = listed(f"{findings.names[key]} {n:g}" for key, n in findings.missed.items())
+        sections["Missed or invented objects"] = f"Over all cases and classes: {counts}. {MISSED}"
+    if limits := _limits(findings):
+        sections["Limits"] = " ".join(limits)
+    return sections
 
 
-def _size(found: Findings) -> Tile:
-    classes = number_of(found.n_classes, "class", "classes")
-    return Tile(
-        "Test cases", str(found.n_cases), f"{number_of(found.n_patients, 'patient')}, {classes}"
-    )
+def _confidence(findings: Findings) -> str:
+    groups: dict[str, list[str]] = {"Overconfident": [], "Underconfident": [], "Neither": []}
+    for key, (mean, low, high) in findings.gaps.iterrows():
+        group = "Overconfident" if low > 0 else "Underconfident" if high < 0 else "Neither"
+        gap = f"{mean:+.3f}".replace("-", MINUS)
+        groups[group].append(f"{findings.names[str(key)]} ({gap})")
+    return f"Mean confidence minus accuracy over the foreground. {_grouped(groups)}"
+
+
+def _calibrated(findings: Findings, calibrator: str) -> str:
+    """What a calibrator did to the ECE of each contender."""
+    groups: dict[str, list[str]] = {}
+    for change in findings.changes:
+        if change.calibrator == calibrator:
+            text = f"{findings.names[change.contender]} ({_numbers(change)})"
+            groups.setdefault(change.effect.capitalize(), []).append(text)
+    text = f"{METRICS['ece'].label} before and after. {_grouped(groups)}"
+    return text if CALIBRATORS[calibrator].keeps_labels else f"{text} It may change the label map."
+
+
+def _numbers(change: Change) -> str:
+    return f"{change.before:.4f} to {change.after:.4f}"
+
+
+def _grouped(groups: dict[str, list[str]]) -> str:
+    """The groups that have members, a sentence each."""
+    return " ".join(f"{title}: {listed(names)}." for title, names in groups.items() if names)
+
+
+def _limits(findings: Findings) -> list[str]:
+    runs, contenders = findings.results.runs, findings.results.main(findings.dataset)
+    others = [c for c in findings.results.on(findings.dataset) if c not in contenders]
+    texts = []
+    if all(len({runs[run]["settings"].get("seed") for run in c.runs}) == 1 for c in contenders):
+        texts.append("One seed: intervals and tests do not cover another training.")
+    if others:
+        texts.append(f"Only in tables and figures: {listed(c.label for c in others)}.")
+    return texts
+
+
+def _cautions(findings: Findings) -> list[str]:
+    """What makes the comparison weak."""
+    failed = findings.results.failed
+    cautions = [f"{name} failed and is left out: {error}" for name, error in failed.items()]
+    if findings.n_patients < 2:
+        unit = "test case" if findings.n_cases == 1 else "patient"
+        return [*cautions, f"One {unit} only: no interval, no test, and the order means little."]
+    if findings.ranking is None:
+        return cautions
+    for metric in ("dice", "ece", "cece"):  # missing distances are counted as missed objects
+        values = findings.ranking.values[metric].dropna(how="all")
+        for key, n in values.isna().sum().items():
+            if n:
+                lacks = f"{findings.names[str(key)]} has no {METRICS[metric].label} in {n} of"
+                cautions.append(f"{lacks} {findings.n_cases} cases; its mean is over the others.")
+    tests = findings.ranking.pairwise.items()
+    few = [METRICS[metric].label for metric, table in tests if table["note"].ne("").all()]
+    if few:
+        cautions.append(f"Too few patients for any significant difference in {listed(few)}.")
+    return cautions
+
+
+# Advice
+# ------------------------------------------------------------------------------
+
+
+def _advice(findings: Findings) -> str:
+    """Which method to use, and which calibrator with it."""
+    metrics = [metric for metric in USES if metric in findings.leaders]
+    if not metrics:
+        return "No method can be recommended: there are no scores to choose by."
+    if findings.ranking is None:
+        text = "There is only one method; to choose, compare it with others on the same data."
+        return text + _calibrators(findings, findings.names)
+    labels = " or ".join(METRICS[metric].label for metric in metrics)
+    best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
+    if best:
+        return _choice(findings, findings.ranking, best, labels)
+    firsts = {metric: findings.leaders[metric].order[0] for metric in metrics}
+    uses = listed(f"{findings.names[key]} {USES[metric]}" for metric, key in firsts.items())
+    text = f"{uses}: each method is significantly worse than another in {labels}."
+    return text + _calibrators(findings, firsts.values())
+
+
+def _choice(findings: Findings, ranking: Ranking, keys: set[str], labels: str) -> str:
+    """The choice among methods that no other beats in any of the metrics."""
+    first = str(ranking.case_rank["mean"][[k for k in findings.names if k in keys]].idxmin())
+    ranked = f"{findings.names[first]} has the best mean rank per case"
+    names = listed((label for key, label in findings.names.items() if key in keys), "or")
+    if findings.n_patients < 2:
+        text = f"One patient does not decide it; {ranked}."
+    elif len(keys) == len(findings.names):
+        text = f"No method is significantly better than another in {labels}."
+        text += f" {ranked}; the simplest method is as good a choice."
+    else:
+        text = f"{names}: no other method is significantly better in {labels}."
+        text += f" Of these, {ranked}." if len(keys) > 1 else ""
+    return text + _calibrators(findings, [first])
+
+
+def _calibrators(findings: Findings, keys: Iterable[str]) -> str:
+    """The best calibrator that lowers ECE and keeps the label map, and those that raise ECE."""
+    text, unchanged, ece = "", list[str](), METRICS["ece"].label
+    for key in dict.fromkeys(keys):
+        changes = [change for change in findings.changes if change.contender == key]
+        best = ""
+        for change in sorted(changes, key=lambda change: change.after):
+            row = CALIBRATORS[change.calibrator]
+            applied = f"{row.label} to {findings.names[key]} ({ece} {_numbers(change)})"
+            if change.effect == "significantly lower" and row.keeps_labels and not best:
+                best = f" Apply {applied}."
+                text += best
+            elif change.effect == "significantly higher":
+                text += f" Do not apply {applied}."
+            elif change.effect == "not significant":
+                unchanged.append(row.label)
+    if unchanged and not text:
+        return f" {listed(dict.fromkeys(unchanged))} did not change {ece} significantly."
+    return text

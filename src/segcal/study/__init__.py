@@ -1,1 +1,1 @@
-"""A plan of runs: `plan` reads it, `runner` carries it out, here or on a Ray cluster."""
+"""Studies: `plan` reads a plan of runs, `runner` carries it out, here or on a Ray cluster."""

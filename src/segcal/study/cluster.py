@@ -1,35 +1,29 @@
-"""The engine for many machines: a Ray task per job, which its node then runs in a process of its
-own, as `Local` does.
-"""
+"""The engine for many machines: a Ray task per job, which its node runs in a process of its own."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from importlib import import_module
 from typing import Any
 
-from segcal.study.engines import TICK, Local, Tick
+from segcal.study.engines import TICK, Local, Outcomes, Tick
 from segcal.study.jobs import Job, Outcome
 from segcal.types import UserError
 
 RETRIES = 3  # of a cell whose process or node died
-PATIENCE = 60.0  # seconds for a node to come that can hold a cell
+PATIENCE = 60.0  # seconds to wait for a node on which a cell fits
 
 
 class LostError(Exception):
-    """The process of a job has gone: perhaps its node is going too. Ray is to try again, where it
-    likes.
-    """
+    """The process of a job has died, perhaps with its node; Ray tries again on any node."""
 
 
 class Ray:
-    """Tasks of a Ray cluster; run folders and data must lie on a path that all of its nodes
-    share.
-    """
+    """Tasks of a Ray cluster; all nodes must reach runs and data under the same path."""
 
     def __init__(self, address: str, cpus: int, gpus: float) -> None:
         try:
@@ -37,15 +31,12 @@ class Ray:
         except ModuleNotFoundError:
             raise UserError("Ray is not installed; pip install 'segcal[cluster]'") from None
         self._connected_before = self._ray.is_initialized()
-        try:
-            if not self._connected_before:
-                _check_reachable(address)
+        if not self._connected_before:
+            _check_reachable(address)
+            try:
                 self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            if isinstance(error, UserError):
-                raise
-            reason = (str(error).splitlines() or [""])[0].rstrip(".")
-            raise UserError(_no_cluster(address, reason)) from None
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise _no_cluster(address, _first_line(error).rstrip(".")) from None
         self._needs = {"num_cpus": cpus, "num_gpus": gpus}
         self._pending: dict[Any, Job] = {}
         try:
@@ -55,35 +46,30 @@ class Ray:
             raise
 
     def _count(self) -> int:
-        """How many cells the cluster's nodes hold at a time; the first of them may still be
-        starting.
-        """
-        wanted = {"CPU": self._needs["num_cpus"], "GPU": self._needs["num_gpus"]}
+        """How many cells fit on the cluster's nodes; waits for the first node to start."""
+        needs = {"CPU": self._needs["num_cpus"], "GPU": self._needs["num_gpus"]}
+        needs = {key: need for key, need in needs.items() if need}
         deadline = time.monotonic() + PATIENCE
         while True:
-            nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-            fits = sum(
-                min(int(node.get(key, 0) / need) for key, need in wanted.items() if need)
-                for node in nodes
-            )
-            if fits:
-                return fits
+            n_cells = 0
+            for node in self._ray.nodes():
+                if node["Alive"]:
+                    sizes = node["Resources"]
+                    n_cells += min(int(sizes.get(key, 0) / need) for key, need in needs.items())
+            if n_cells:
+                return n_cells
             if time.monotonic() > deadline:
-                text = " and ".join(f"{need:g} {key}" for key, need in wanted.items() if need)
-                raise UserError(
-                    f"no node of the Ray cluster has the {text} that a cell needs; ask for less per"
-                    " cell"
-                )
+                text = " and ".join(f"{need:g} {key}" for key, need in needs.items())
+                wanted = f"the {text} that a cell needs"
+                raise UserError(f"no node of the Ray cluster has {wanted}; ask for less per cell")
             time.sleep(TICK)
 
-    def run(self, jobs: Sequence[Job], tick: Tick) -> Generator[tuple[Job, Outcome], None, None]:
+    def run(self, jobs: Sequence[Job], tick: Tick) -> Outcomes:
         """Ray decides where and when; a task whose process or node dies is started again."""
-        task = self._ray.remote(max_retries=RETRIES, retry_exceptions=[LostError], **self._needs)(
-            _task
-        )
-        self._pending = {
-            task.options(name=f"{job.kind} {job.name}").remote(job): job for job in jobs
-        }
+        options = {"max_retries": RETRIES, "retry_exceptions": [LostError], **self._needs}
+        task = self._ray.remote(**options)(_task)
+        for job in jobs:
+            self._pending[task.options(name=f"{job.kind} {job.name}").remote(job)] = job
         try:
             while self._pending:
                 tick([job.name for job in self._pending.values()])
@@ -97,9 +83,8 @@ class Ray:
         try:
             outcome: Outcome = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-            return Outcome(f"its Ray task failed {RETRIES + 1} times, the last time so: {reason}")
+            reason = _first_line(getattr(error, "cause", None) or error)
+            return Outcome(f"its Ray task failed {RETRIES + 1} times; the last reason: {reason}")
         return outcome
 
     def _cancel(self) -> None:
@@ -108,35 +93,36 @@ class Ray:
         self._pending = {}
 
     def close(self) -> None:
-        """Leave the cluster; what this study asked of it is called off."""
+        """Cancel this study's tasks and leave the cluster."""
         self._cancel()
         if not self._connected_before:
             self._ray.shutdown()
 
 
-def _no_cluster(address: str, reason: str) -> str:
-    return f"there is no Ray cluster at {address} ({reason}); start one with ray start --head"
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _no_cluster(address: str, reason: str) -> UserError:
+    remedy = "start one with ray start --head"
+    return UserError(f"there is no Ray cluster at {address} ({reason}); {remedy}")
 
 
 def _check_reachable(address: str) -> None:
-    """Knock first: Ray itself waits for minutes where nobody answers."""
+    """Try to connect first: Ray itself waits for minutes where nothing answers."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
-            raise UserError(_no_cluster(address, error.strerror or str(error))) from None
+            raise _no_cluster(address, error.strerror or str(error)) from None
 
 
 def _task(job: Job) -> Outcome:
-    """What a node's worker does; it stays for the next task, with the server that processes are
-    forked from.
-    """
-    given = os.environ.get(
-        "CUDA_VISIBLE_DEVICES"
-    )  # by Ray, for this task; the server may have been started for another
-    with closing(Local(1, devices=None if given is None else [given])) as here:
-        outcomes = [outcome for _, outcome in here.run([job], lambda names: None)]
-    if outcomes[0].lost:
-        raise LostError(outcomes[0].error)
-    return outcomes[0]
+    """The work of a Ray worker, which stays for the next task, with its server of processes."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")  # of this task; the server may have others
+    with closing(Local(1, devices=None if given is None else [given])) as engine:
+        ((_, outcome),) = engine.run([job], lambda names: None)
+    if outcome.lost:
+        raise LostError(outcome.error)
+    return outcome

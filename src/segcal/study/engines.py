@@ -1,6 +1,6 @@
-"""Engines: who carries out jobs. Here: processes on this machine; `cluster` has the one for Ray.
-Without torch.
-"""
+"""Engines carry out jobs. Here: processes on this machine; `cluster` has the one for Ray.
+
+Without torch."""
 
 from __future__ import annotations
 
@@ -25,23 +25,16 @@ from segcal.hardware import before_torch
 from segcal.study.jobs import Job, Outcome
 from segcal.types import UserError
 
-TICK = 0.5  # seconds between looks at what is going on
+TICK = 0.5  # seconds between two reports of what is running
 GRACE = 5.0  # seconds that a process has to end by itself
 END_BY_SIGNAL = 128 + signal.SIGTERM  # the exit code of a process that was asked to end
 
-RANKS = (
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+RANKS = {"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+RANKS |= {"MASTER_ADDR", "MASTER_PORT"}
 SCHEDULERS = ("SLURM_", "TORCHELASTIC_", "LSB_", "JSM_", "OMPI_", "PMI_")
 
 Tick = Callable[[Collection[str]], None]
+Outcomes = Generator[tuple[Job, Outcome], None, None]
 
 
 class Engine(Protocol):
@@ -49,33 +42,37 @@ class Engine(Protocol):
 
     slots: int  # how many at a time
 
-    def run(self, jobs: Sequence[Job], tick: Tick) -> Generator[tuple[Job, Outcome], None, None]:
-        """Do the jobs; gives each with its outcome when it ends. `tick` hears now and then which
-        may be running.
-        """
+    def run(self, jobs: Sequence[Job], tick: Tick) -> Outcomes:
+        """Each job with its outcome when it ends; `tick` gets the names of running cells."""
         ...
 
     def close(self) -> None:
-        """Let go of processes and connections."""
+        """End processes and connections."""
         ...
 
 
 def warm_up() -> None:
-    """Start the server that processes are forked from; it imports what they need while this process
-    does other things.
-    """
+    """Start the server that processes are forked from; it imports torch while this process works.
+
+    Without ranks: under Slurm and its like Lightning takes a process for one of many that train one
+    network, but a cell trains alone."""
     before_torch()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["segcal.study.work"])
-    with _without_ranks(), _deaf_to_interrupts():
-        forkserver.ensure_running()
+    ranks = {}
+    for key in list(os.environ):
+        if key in RANKS or key.startswith(SCHEDULERS):
+            ranks[key] = os.environ.pop(key)
+    try:
+        with _ignoring_interrupts():
+            forkserver.ensure_running()
+    finally:
+        os.environ.update(ranks)
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started here ignore Ctrl-C, which this one answers with a sentence, not
-    with their traceback.
-    """
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be set
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes started here ignore Ctrl-C: the parent answers it with a sentence."""
+    if threading.current_thread() is not threading.main_thread():  # signals cannot be set there
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,24 +80,6 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _without_ranks() -> Iterator[None]:
-    """Under Slurm and its like Lightning takes a process for one of many that train one network; a
-    cell trains alone.
-    """
-    hidden = {
-        key: value
-        for key, value in os.environ.items()
-        if key in RANKS or key.startswith(SCHEDULERS)
-    }
-    for key in hidden:
-        del os.environ[key]
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
 
 
 @dataclass
@@ -111,23 +90,21 @@ class _Running:
 
 
 class Local:
-    """Processes on this machine, a new one for each job, so that its memory comes back.
+    """Processes on this machine, a new one for each job, so that its memory is freed.
 
-    They are forked from a server that has imported everything and done nothing: a job starts in a
-    tenth of a second."""
+    They are forked from a server that has imported everything: a job starts in a tenth of a second.
+    """
 
     def __init__(self, slots: int, *, devices: Sequence[str] | None = None) -> None:
-        """`devices` are the GPUs of each slot, as CUDA_VISIBLE_DEVICES names them; without, what
-        this process has.
-        """
+        """`devices` are the GPUs of each slot, as CUDA_VISIBLE_DEVICES names them; None: all."""
         if slots < 1:
             raise UserError(f"a study needs at least 1 worker; got {slots}")
         warm_up()
         self.slots, self.devices = slots, devices
         self._running: dict[int, _Running] = {}
 
-    def run(self, jobs: Sequence[Job], tick: Tick) -> Generator[tuple[Job, Outcome], None, None]:
-        """As many at a time as there are slots; the first ones first."""
+    def run(self, jobs: Sequence[Job], tick: Tick) -> Outcomes:
+        """As many at a time as there are slots, in their order."""
         waiting = deque(jobs)
         try:
             while waiting or self._running:
@@ -135,11 +112,9 @@ class Local:
                     if waiting and slot not in self._running:
                         self._running[slot] = self._start(waiting.popleft(), slot)
                 tick([r.job.name for r in self._running.values()])
-                ends = [
-                    end
-                    for r in self._running.values()
-                    for end in (r.connection, r.process.sentinel)
-                ]
+                ends: list[Any] = []
+                for r in self._running.values():
+                    ends += [r.connection, r.process.sentinel]
                 ready = wait(ends, timeout=TICK)
                 for slot, r in list(self._running.items()):
                     if r.connection in ready or r.process.sentinel in ready:
@@ -150,7 +125,7 @@ class Local:
             self.close()
 
     def close(self) -> None:
-        """End what is running; a run that is ended goes on from its last epoch next time."""
+        """End what is running; a training resumes from its last epoch next time."""
         for r in self._running.values():
             r.process.terminate()
         for r in self._running.values():
@@ -170,9 +145,7 @@ class Local:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Children need nothing of the user's script; left alone, each would run it again, and some
-    scripts start studies.
-    """
+    """Keep children from running the user's script again, which may start a study itself."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -182,9 +155,7 @@ def _without_main() -> Iterator[None]:
 
 
 def _child(job: Job, devices: str | None, sender: Connection) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the parent decides what becomes of us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(END_BY_SIGNAL))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if devices is not None:
@@ -202,16 +173,14 @@ def _end_with_parent() -> None:
 
 def _outcome(r: _Running) -> Outcome:
     """What a process sent before it ended; or how it ended, if it sent nothing."""
+    outcome: Outcome | None = None
     try:
-        outcome: Outcome = r.connection.recv()
+        outcome = r.connection.recv()
     except (EOFError, OSError):
-        time.sleep(
-            TICK
-        )  # if this process is being ended too, it is so now, and has no failure to write down
-        outcome = Outcome(lost=True)
+        time.sleep(TICK)  # if this process is being ended too, it ends now and records no failure
     _end(r.process)
     r.connection.close()
-    return Outcome(_how_it_ended(r.process.exitcode, r.job), lost=True) if outcome.lost else outcome
+    return outcome or Outcome(_how_it_ended(r.process.exitcode, r.job), lost=True)
 
 
 def _end(process: Any) -> None:
@@ -223,16 +192,11 @@ def _end(process: Any) -> None:
 
 def _how_it_ended(code: int, job: Job) -> str:
     if code == -signal.SIGKILL:
-        less = (
-            "run fewer cells at a time"
-            if job.kind == "finish"
-            else "run fewer cells at a time or lower training.batch"
-        )
-        return (
-            f"its process was killed, as the system does when memory runs out; {less}, then --retry"
-        )
+        remedy = "run fewer cells at a time" + " or lower training.batch" * (job.kind != "finish")
+        reason = "its process was killed, as the system does when memory runs out"
+        return f"{reason}; {remedy}, then --retry"
     if code in (END_BY_SIGNAL, -signal.SIGTERM):
-        return "its process was asked to end; --retry goes on with it"
+        return "its process was asked to end; --retry resumes it"
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return f"its process {how}; {job.log} says more"
 
@@ -245,18 +209,14 @@ def start_engine(
     gpus: float | None = None,
     accelerator: str = "auto",
 ) -> Engine:
-    """Processes here, by default as many as the cores or GPUs allow; or a Ray cluster, if its
-    address is given.
+    """Processes here, by default as many as cores or GPUs allow; or the Ray cluster at an address.
 
-    `gpus` is what a cell has of GPUs; 0 for none. By default one here, if there are any and the
-    `accelerator` is not `cpu` (or an equal share, if `workers` asks for more cells than there are
-    GPUs), and none on a cluster."""
+    `gpus` are the GPUs of a cell, 0 for none. Default: none on a cluster and with `accelerator`
+    `cpu`; else one here, or an equal share if `workers` asks for more cells than there are GPUs."""
     if ray:
         if workers is not None:
-            raise UserError(
-                "--workers is for this machine; on a Ray cluster the cells' needs decide"
-                " (--cpus-per-cell)"
-            )
+            rule = "on a Ray cluster the cells' needs decide (--cpus-per-cell)"
+            raise UserError(f"--workers is for this machine; {rule}")
         cluster: Engine = import_module("segcal.study.cluster").Ray(ray, cpus, gpus or 0.0)
         return cluster
     names, wanted = gpu_names(), max(1, workers or 1)
@@ -276,21 +236,17 @@ def start_engine(
 
 
 def gpu_names() -> list[str]:
-    """The GPUs that this process was given, by the numbers or UUIDs that CUDA_VISIBLE_DEVICES calls
-    them.
-    """
+    """The GPUs of this process, by the numbers or UUIDs of CUDA_VISIBLE_DEVICES."""
     cuda = import_module("torch").cuda
     n = cuda.device_count() if cuda.is_available() else 0
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        [str(i) for i in range(n)]
-        if given is None
-        else [name.strip() for name in given.split(",")][:n]
-    )
+    if given is None:
+        return [str(i) for i in range(n)]
+    return [name.strip() for name in given.split(",")][:n]
 
 
 def _places(names: Sequence[str], gpus: float) -> list[str]:
-    """For every cell that fits, the GPUs that it has: whole ones of its own, or one that it shares.
+    """The GPUs of every cell that fits: some for itself, or one that it shares.
 
     >>> _places(["2", "3", "5", "7"], 2), _places(["2", "3"], 0.5)
     (['2,3', '5,7'], ['2', '3', '2', '3'])

@@ -1,121 +1,137 @@
-"""A dry run: the cells of a plan, how far each is, and how long the rest will take; nothing is
-written.
-"""
+"""A dry run: the cells of a plan, their progress, and an estimate of the time that is left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from segcal.calibrators import CALIBRATORS
+from segcal.config import RunSettings
+from segcal.data.slices import Slices, volume
+from segcal.folders import open_cases
+from segcal.hardware import keep_pages
+from segcal.predictors.run import volume_logits
 from segcal.study.cells import Cell
 from segcal.study.engines import start_engine
-from segcal.study.folder import Folder
-from segcal.study.jobs import After, Job
-from segcal.study.last import trained_elsewhere
+from segcal.study.folder import adopted, cell_state, is_scored
+from segcal.study.jobs import Job
 from segcal.study.plan import Plan
-from segcal.study.probe import duration
-from segcal.study.watch import TRAINED, WAITS, State, Watch
+from segcal.study.watch import Watch
+from segcal.training import Segmentation
 from segcal.types import UserError
+
+STEPS = 4  # timed, after one to warm up
+START = 1.5  # seconds to start a process and open the data
+INFERENCE = 0.5  # prediction and scores of a slice, as a share of its training step
+FIT_SLICES = 5  # of a case, on which the fit of a calibrator is timed
 
 
 def estimate(
-    plan: Plan,
-    out: Path,
-    *,
-    workers: int | None = None,
-    ray: str = "",
-    last_of: Sequence[Path] = (),
-    watch: Watch | None = None,
+    plan: Plan, out: Path, *, workers: int | None = None, ray: str = "", watch: Watch | None = None
 ) -> dict[str, Any]:
-    """Seconds for every cell of a plan, and for all of it with so many workers, from a short probe
-    of each kind of cell.
+    """Seconds of training left in every cell, and of all with so many workers; writes nothing.
 
-    A cell's seconds are those of its training that is left; `finish` is what scoring and
-    calibrating the chosen ones takes."""
-    folder = Folder(out.absolute())
-    cells = folder.adopted(plan.cells)
-    elsewhere = trained_elsewhere(cells, last_of)
-    kinds = {cell.contender: cell for cell in reversed(cells)}
-    jobs = _probes(list(kinds.values()), plan)
-    probed: dict[str, dict[str, float]] = {}
+    A few training steps and short fits of calibrators are timed for each network and data set.
+    `finish` is the time of scoring and calibrating the chosen runs."""
+    root = out.absolute()
+    cells = adopted(root, plan.cells)
+    jobs = {}
+    for cell in reversed(cells):
+        settings = cell.settings.model_dump(mode="json")
+        jobs[cell.protocol] = Job("probe", cell.name, root, settings, cell.after, plan.cpus)
+    timed: dict[str, dict[str, float]] = {}
     with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
-        for job, outcome in engine.run(jobs, lambda names: None):
+        for job, outcome in engine.run(list(jobs.values()), lambda names: None):
             if outcome.error:
                 raise UserError(f"the probe of {job.name} failed: {outcome.error}")
-            probed[job.name] = outcome.value
-            (watch or Watch()).says(f"timed {len(probed)} of {len(jobs)}: {job.name}")
+            timed[job.name] = outcome.value
+            (watch or Watch()).say(f"timed {len(timed)} of {len(jobs)}: {job.name}")
         slots = engine.slots
-    fits = {job.settings["data"]: probed[job.name] for job in jobs if job.after.calibrators}
-    of = {
-        contender: fits.get(cell.settings.data, {}) | probed[cell.name]
-        for contender, cell in kinds.items()
-    }
-    rows = [
-        _row(cell, folder.state(cell), of[cell.contender], cell.name in elsewhere) for cell in cells
-    ]
-    finish = _finishing(cells, folder, of)
-    stages = [
-        [row["seconds"] for row in rows if not row["waits"]],
-        [row["seconds"] for row in rows if row["waits"]],
-        finish,
-    ]
-    work = sum(map(sum, stages))
-    return {
-        "cells": rows,
-        "finish": sum(finish),
-        "work": work,
-        "workers": slots,
-        "total": duration(stages, slots),
-    }
+
+    seconds = {protocol: timed[job.name] for protocol, job in jobs.items()}
+    rows = [_row(root, cell, seconds[cell.protocol]["train"]) for cell in cells]
+    finish = _finishing(root, cells, seconds)
+    ready = [row["seconds"] for row in rows if not row["waits"]]
+    waiting = [row["seconds"] for row in rows if row["waits"]]
+    total = _duration([ready, waiting, finish], slots)
+    return {"cells": rows, "finish": sum(finish), "workers": slots, "total": total}
 
 
-def _probes(cells: Sequence[Cell], plan: Plan) -> list[Job]:
-    """A probe per kind of cell; calibrators, which cost the same for all, with the first of each
-    data set.
-    """
-    wanted = tuple(dict.fromkeys(name for cell in cells for name in cell.after.calibrators))
-    first = {cell.settings.data: cell.name for cell in reversed(cells)}
-    jobs = []
-    for cell in cells:
-        settings, after = (
-            cell.settings.model_dump(mode="json"),
-            After(wanted if cell.name in first.values() else ()),
-        )
-        jobs.append(Job("probe", cell.name, Path(), settings, after, plan.cpus))
-    return jobs
+def _row(root: Path, cell: Cell, seconds: float) -> dict[str, Any]:
+    state = cell_state(root, cell)
+    row: dict[str, Any] = {"cell": cell.name, "sections": cell.sections, "status": state.step}
+    row |= {"waits": bool(cell.choices), "epochs": state.epochs, "epoch": state.epoch}
+    return row | {"seconds": seconds * (1 - state.epoch / state.epochs)}
 
 
-def _row(cell: Cell, state: State, probed: dict[str, float], elsewhere: bool) -> dict[str, Any]:
-    if elsewhere and state.step == WAITS:
-        state = State(TRAINED, state.epochs, state.epochs)
-    left = probed["train"] * (1 - state.epoch / state.epochs)
-    about = {
-        "cell": cell.name,
-        "sections": cell.sections,
-        "status": state.step,
-        "waits": bool(cell.choices),
-    }
-    return about | {"epochs": state.epochs, "epoch": state.epoch, "seconds": left}
-
-
-def _finishing(
-    cells: Sequence[Cell], folder: Folder, of: dict[str, dict[str, float]]
-) -> list[float]:
+def _finishing(root: Path, cells: Sequence[Cell], seconds: dict[Any, Any]) -> list[float]:
     """Seconds of scoring and calibrating: one run of each contender for every seed and fold."""
-    found = []
-    for contender, probed in of.items():
-        repeats: dict[tuple[int, int], list[Cell]] = {}
-        for cell in cells:
-            if cell.contender == contender:
-                repeats.setdefault((cell.settings.seed, cell.settings.fold), []).append(cell)
-        after = next(iter(repeats.values()))[0].after
-        left = [
-            own
-            for own in repeats.values()
-            if not any(folder.scored(cell.name, cell.after) for cell in own)
-        ]
-        fits = sum(probed[name] for name in after.calibrators)
-        found += [probed["test"] * len(after.conditions) + fits] * len(left)  # whichever was chosen
-    return found
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        key = cell.contender, cell.settings.seed, cell.settings.fold
+        groups.setdefault(key, []).append(cell)
+    left = []
+    for group in groups.values():
+        if not any(is_scored(root, cell.name, cell.after) for cell in group):
+            after, once = group[0].after, seconds[group[0].protocol]
+            fits = sum(once["val"] + once[name] for name in after.calibrators)
+            left.append(once["test"] * len(after.conditions) + fits * len(after.weights))
+    return left
+
+
+def _duration(stages: Iterable[Sequence[float]], slots: int) -> float:
+    """Seconds of all stages: each takes its share of the slots, and at least its longest job.
+
+    >>> _duration([[3.0, 1.0, 1.0, 1.0], [2.0]], slots=2)
+    5.0
+    """
+    return sum(max(sum(jobs) / slots, max(jobs, default=0.0)) for jobs in stages)
+
+
+def probe(settings: RunSettings, calibrators: Sequence[str]) -> dict[str, float]:
+    """Estimated seconds of a training, of predicting `val` and `test`, and of each calibrator."""
+    keep_pages()
+    cases, training = open_cases(Path(settings.data)), settings.training
+    slices = Slices(cases, "train", fold=settings.fold, keep_empty=training.keep_empty)
+    model = Segmentation(settings, cases, slices)
+    step = _step_seconds(settings, model, slices)
+    n_slices, seconds = {}, {}
+    for split in ("val", "test"):
+        n_slices[split] = sum(len(cases.label(id)) for id in cases.split(split, settings.fold))
+        seconds[split] = n_slices[split] * INFERENCE * step / training.batch
+    epoch = -(-len(slices) // training.batch) * step + seconds["val"]
+    image, label = volume(cases, cases.split("val", settings.fold)[0])
+    middle = slice(len(image) // 2, len(image) // 2 + FIT_SLICES)
+    with torch.no_grad():
+        logits = volume_logits(model.cpu().network, image[middle], slices.shape)
+    for name in calibrators:
+        start = time.perf_counter()
+        CALIBRATORS[name].fit(lambda: [(logits, label[middle], image[middle])])
+        seconds[name] = (time.perf_counter() - start) * n_slices["val"] / len(logits)
+    return {"train": START + training.epochs * epoch, **seconds}
+
+
+def _step_seconds(settings: RunSettings, model: Segmentation, slices: Slices) -> float:
+    """The median of a few training steps."""
+    use_gpu = torch.cuda.is_available() and settings.machine.accelerator != "cpu"
+    device = torch.device("cuda" if use_gpu else "cpu")
+    optimizer = model.to(device).configure_optimizers()["optimizer"]
+    batch = settings.training.batch
+    places = [i * len(slices) // batch for i in range(batch)]
+    seconds = []
+    for i in range(STEPS + 1):
+        start = time.perf_counter()
+        image, label = slices.batch(places)
+        optimizer.zero_grad()
+        loss = model.training_step((image.to(device), label.to(device)), i)
+        loss.backward()
+        optimizer.step()
+        loss.item()  # waits for a GPU
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

@@ -1,48 +1,48 @@
-"""Jobs: the pieces of work that engines hand to processes. Plain values that travel to any machine,
-without torch.
-"""
+"""Jobs: the pieces of work that engines give to processes. Values only, without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class After:
-    """What is done with the runs that validation chose, beside scoring them on the test split."""
+    """What is done with the chosen runs: which weights are scored, and under which conditions."""
 
     calibrators: tuple[str, ...] = ()
     corruptions: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ("best",)
 
     def __or__(self, other: After) -> After:
-        both = zip(
-            (self.calibrators, self.corruptions),
-            (other.calibrators, other.corruptions),
-            strict=True,
+        return After(
+            _union(self.calibrators, other.calibrators),
+            _union(self.corruptions, other.corruptions),
+            _union(self.weights, other.weights),
         )
-        return After(*(tuple(dict.fromkeys([*mine, *theirs])) for mine, theirs in both))
 
     @property
-    def conditions(self) -> tuple[tuple[str, str], ...]:
-        """Corruption and calibrator of every group of test rows that `scores.csv` will have."""
-        return (
-            ("", ""),
-            *((text, "") for text in self.corruptions),
-            *(("", name) for name in self.calibrators),
-        )
+    def conditions(self) -> tuple[tuple[str, str, str], ...]:
+        """Weights, corruption and calibrator of every group of test scores."""
+        corrupted = [(corruption, "") for corruption in self.corruptions]
+        calibrated = [("", name) for name in self.calibrators]
+        pairs = [("", ""), *corrupted, *calibrated]
+        return tuple((weights, *pair) for weights, pair in product(self.weights, pairs))
+
+
+def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(first + second))
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work on one cell: `train` it, `finish` it (test scores, calibrators, corruptions),
-    or `probe` its speed.
-    """
+    """A piece of work on one cell: `train` it, `finish` it (all test scores), or `probe` it."""
 
     kind: str
     name: str
-    folder: Path  # the run's
+    folder: Path  # of the run
     settings: dict[str, Any]  # of the run, as in run.json
     after: After
     cpus: int
@@ -51,8 +51,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job: a sentence if it failed, and what it has to say."""
+    """The outcome of a job: one sentence if it failed, else its values."""
 
     error: str = ""
     value: dict[str, Any] = field(default_factory=dict)
-    lost: bool = False  # its process ended before it could say
+    lost: bool = False  # its process ended before it could report

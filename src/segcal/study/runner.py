@@ -1,26 +1,26 @@
-"""Carry out a plan: train, let validation choose, train what waited for the choice, then score the
-chosen on test.
+"""Carry out a plan: train, let validation choose, train what waited for the choice, score on test.
 
-Every step looks at the run folders first and does what is missing, so the same call goes on after
-any interruption."""
+Every step looks at the run folders first and does what is missing, so that the same call resumes
+after any interruption."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from segcal.folders import alone
-from segcal.study.cells import Cell
-from segcal.study.engines import Engine, Tick, start_engine
-from segcal.study.folder import Folder
-from segcal.study.jobs import Job
-from segcal.study.last import take_last, trained_elsewhere
+from segcal import folders
+from segcal.config import checked
+from segcal.study.cells import Cell, cell_name
+from segcal.study.engines import Engine, start_engine
+from segcal.study.folder import adopted, cell_state, follow_data, is_scored, is_trained, record_plan
+from segcal.study.jobs import After, Job, Outcome
 from segcal.study.plan import Plan
-from segcal.study.selection import RULE, Choice, choose, settled
-from segcal.study.watch import FAILED, FINISHED, SCORES, TRAINED, WAITS, State, Watch
+from segcal.study.sections import tunable
+from segcal.study.selection import RULE, Choice, choose, choose_all
+from segcal.study.watch import State, Watch
 
 
 def run_study(
@@ -30,170 +30,166 @@ def run_study(
     workers: int | None = None,
     ray: str = "",
     retry: bool = False,
-    last_of: Sequence[Path] = (),
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Carry out what is left of a plan; returns the chosen settings and the cells that failed.
 
     Cells that failed in an earlier call are left out unless `retry`. `workers` are processes here,
-    `ray` is the address of a cluster whose nodes share the path of `out` and of the data. Cells
-    that keep the last epoch are not trained if one of the studies `last_of` has trained them."""
-    folder = Folder(out.absolute())
-    with alone(folder.root):
-        plan = replace(plan, cells=folder.adopted(plan.cells))
-        for name, run in trained_elsewhere(plan.cells, last_of).items():
-            if not folder.run(name).exists():
-                take_last(run, folder.run(name))
-        failed = {} if retry else folder.failures()
+    `ray` is the address of a cluster whose nodes share the path of `out` and of the data."""
+    root = out.absolute()
+    with folders.alone(root):
+        plan = replace(plan, cells=adopted(root, plan.cells))
+        failed = {} if retry else folders.failed_cells(root)
         with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
-            return _Study(plan, folder, engine, watch or Watch(), failed).run()
+            root.mkdir(parents=True, exist_ok=True)
+            record_plan(root, plan)
+            return _Study(plan, root, engine, watch or Watch(), failed).run()
 
 
 @dataclass
 class _Study:
     plan: Plan
-    folder: Folder
+    root: Path
     engine: Engine
     watch: Watch
     failed: dict[str, str]
     cells: dict[str, Cell] = field(default_factory=dict)
     waiting: list[Cell] = field(default_factory=list)  # for a choice
     finished: set[str] = field(default_factory=set)
-    ended: dict[str, State] = field(
-        default_factory=dict
-    )  # of trainings, so that they need not be read again
+    trained: dict[str, State] = field(default_factory=dict)  # they need not be read again
 
     def run(self) -> dict[str, Any]:
-        self.folder.root.mkdir(parents=True, exist_ok=True)
-        self.folder.write_plan(self.plan)
         self.cells = {cell.name: cell for cell in self.plan.cells if not cell.choices}
         self.waiting = [cell for cell in self.plan.cells if cell.choices]
         for cell in self.cells.values():
-            self.folder.follow_data(cell)
-        self._say_what_is_known()
+            follow_data(self.root, cell)
+        self._report_earlier()
         self._do(self._trainings())
-        choices = self._choose()
-        self._settle(choices)
-        # Trainings first: they are long, and scoring what is chosen already fills the gaps at their
-        # end.
-        self._do([*self._trainings(), *self._finishings(choices)])
+        self._settle()
+        # Trainings first: they are long, and scoring fills the gaps at their end.
+        self._do([*self._trainings(), *self._finishings(self._choose())])
         choices = self._choose()
         self._do(self._finishings(choices))
         self._note()
         with suppress(OSError):
-            self.folder.log("").parent.rmdir()  # if no process left anything there
-        failed = {name: error for name, error in self.failed.items() if name in self.cells}
-        undecided = [cell.name for cell in self.waiting]
-        contenders = [choice.plain() for choice in choices]
+            folders.cell_log(self.root, "").parent.rmdir()  # if no process left a log
         return {
-            "out": str(self.folder.root),
-            "contenders": contenders,
-            "failed": failed,
-            "undecided": undecided,
+            "out": str(self.root),
+            "contenders": [choice.record() for choice in choices],
+            "failed": {name: why for name, why in self.failed.items() if name in self.cells},
+            "undecided": [cell.name for cell in self.waiting],
         }
 
-    def _say_what_is_known(self) -> None:
-        known = sum(self.folder.trained(name) for name in self.cells)
-        if known:
-            self.watch.says(f"{known} of {len(self.plan.cells)} cells are trained already")
+    def _report_earlier(self) -> None:
+        n_trained = sum(is_trained(self.root, name) for name in self.cells)
+        if n_trained:
+            self.watch.say(f"{n_trained} of {len(self.plan.cells)} cells are trained already")
         for name in self.failed:
             if name in self.cells:
-                what = "not scored again" if self.folder.trained(name) else "left out"
-                self.watch.says(
-                    f"{what}, for it failed before (--retry tries it again): {name}:"
-                    f" {self.failed[name]}"
-                )
+                skipped = "not scored again" if is_trained(self.root, name) else "left out"
+                reason = f"{name}: {self.failed[name]}"
+                self.watch.say(f"{skipped}, it failed before (--retry tries it again): {reason}")
 
-    def _settle(self, choices: Sequence[Choice]) -> None:
-        """Give the cells that wait for a choice their setting, where there is one."""
-        left = []
-        for cell in self.waiting:
-            now = settled(cell, choices, self.plan.varying)
-            if now is None:
-                left.append(cell)
-                self.watch.says(
-                    f"left out, for no setting of {cell.settings.loss.name} is finished:"
-                    f" {cell.name}"
-                )
+    def _settle(self) -> None:
+        """Give the cells that wait for a choice the setting that was chosen in their fold."""
+        waiting, self.waiting = self.waiting, []
+        for cell in waiting:
+            loss = cell.settings.loss.name
+            tried = [self.cells[name] for name in cell.choices]
+            chosen = choose(tried, cell.after.weights[0], self.root, self.failed).chosen
+            if not chosen:
+                self.waiting.append(cell)
+                self.watch.say(f"left out, no setting of {loss} is finished: {cell.name}")
                 continue
-            (now,) = self.folder.adopted([now])
-            same = self.cells.get(now.name, now)
-            self.cells[now.name] = replace(same, after=same.after | now.after)
-            self.folder.follow_data(now)
-        self.waiting = left
+            values = cell.settings.model_dump(mode="json")
+            for key in tunable(loss):
+                values["loss"][key] = chosen[0].settings.loss.settings[key]
+            settings = checked(values)
+            name = cell_name(settings, self.plan.varying)
+            (new,) = adopted(self.root, [replace(cell, name=name, settings=settings, choices=())])
+            known = self.cells.get(new.name, new)
+            self.cells[new.name] = replace(known, after=known.after | new.after)
+            follow_data(self.root, new)
 
     def _choose(self) -> list[Choice]:
-        choices = choose(tuple(self.cells.values()), self.folder, self.failed)
-        self.folder.write_selection(RULE, [choice.plain() for choice in choices])
+        choices = choose_all(list(self.cells.values()), self.root, self.failed)
+        folders.write_selection(self.root, RULE, [choice.record() for choice in choices])
         return choices
 
     def _trainings(self) -> list[Job]:
-        open_cells = (cell for name, cell in self.cells.items() if name not in self.failed)
-        return [
-            self._job("train", cell) for cell in open_cells if not self.folder.trained(cell.name)
-        ]
-
-    def _finishings(self, choices: Sequence[Choice]) -> list[Job]:
-        """The test split is for chosen runs alone."""
         jobs = []
-        for name in (cell.name for choice in choices for cell in choice.chosen):
-            if name in self.failed:
-                continue
-            if self.folder.scored(name, self.cells[name].after):
-                self.finished.add(name)
-            else:
-                jobs.append(self._job("finish", self.cells[name]))
+        for name, cell in self.cells.items():
+            if name not in self.failed and not is_trained(self.root, name):
+                jobs.append(self._job("train", cell, cell.after))
         return jobs
 
-    def _job(self, kind: str, cell: Cell) -> Job:
-        settings, log = cell.settings.model_dump(mode="json"), self.folder.log(cell.name)
-        return Job(
-            kind, cell.name, self.folder.run(cell.name), settings, cell.after, self.plan.cpus, log
-        )
+    def _finishings(self, choices: Sequence[Choice]) -> list[Job]:
+        """Test scores of the chosen runs that lack them, and of no other runs."""
+        weights: dict[str, tuple[str, ...]] = {}
+        for choice in choices:
+            for cell in choice.chosen if choice.is_final else ():
+                weights[cell.name] = (*weights.get(cell.name, ()), choice.weights)
+        jobs = []
+        for name, wanted in weights.items():
+            after = replace(self.cells[name].after, weights=wanted)
+            if is_scored(self.root, name, after):
+                self.finished.add(name)
+            elif name not in self.failed:
+                jobs.append(self._job("finish", self.cells[name], after))
+        return jobs
+
+    def _job(self, kind: str, cell: Cell, after: After) -> Job:
+        folder = folders.cell_folder(self.root, cell.name)
+        settings = cell.settings.model_dump(mode="json")
+        log = folders.cell_log(self.root, cell.name)
+        return Job(kind, cell.name, folder, settings, after, self.plan.cpus, log)
 
     def _do(self, jobs: Sequence[Job]) -> None:
         scoring = {job.name for job in jobs if job.kind == "finish"}
 
         def tick(running: Collection[str]) -> None:
-            self.watch.sees(self._states(scoring.intersection(running)), self.engine.slots)
+            self.watch.update(self._states(scoring.intersection(running)), self.engine.slots)
 
-        with _outcomes(self.engine, jobs, tick) as outcomes:
+        with closing(self.engine.run(jobs, tick)) as outcomes:
             for job, outcome in outcomes:
-                if outcome.error:
-                    self.failed[job.name] = outcome.error
-                    said = f"failed: {job.name}: {outcome.error}"
-                elif job.kind == "finish":
-                    self.finished.add(job.name)
-                    said = f"scored: {job.name}"
-                else:
-                    said = f"trained: {job.name}: validation DSC {outcome.value['val_dice']:.4f}"
-                tick(())  # so that what is said of all cells counts this one
-                self.watch.says(said)
-                for line in outcome.value.get("warnings", ()):
-                    self.watch.says(f"warning: {job.name}: {line}")
+                line = self._record(job, outcome)
+                tick(())  # before the line, which may show the progress of all cells
+                self.watch.say(line)
+                for warning in outcome.value.get("warnings", ()):
+                    self.watch.say(f"warning: {job.name}: {warning}")
                 self._note()
 
+    def _record(self, job: Job, outcome: Outcome) -> str:
+        if outcome.error:
+            self.failed[job.name] = outcome.error
+            return f"failed: {job.name}: {outcome.error}"
+        if job.kind == "finish":
+            self.finished.add(job.name)
+            return f"scored: {job.name}"
+        return f"trained: {job.name}: validation DSC {outcome.value['val_dice']:.4f}"
+
     def _states(self, scoring: Collection[str] = ()) -> dict[str, State]:
-        found = {}
+        states = {}
         for name, cell in self.cells.items():
-            state = self.ended.get(name) or self.folder.state(cell)
-            if state.step == TRAINED:
-                self.ended[name] = state
-            step = SCORES if name in scoring else FINISHED if name in self.finished else state.step
-            found[name] = replace(state, step=FAILED if name in self.failed else step)
-        return found | {
-            cell.name: State(WAITS, 0, cell.settings.training.epochs) for cell in self.waiting
-        }
+            state = self.trained.get(name) or cell_state(self.root, cell)
+            if state.step == "trained":
+                self.trained[name] = state
+            if name in self.failed:
+                state = replace(state, step="failed")
+            elif name in scoring:
+                state = replace(state, step="scores")
+            elif name in self.finished:
+                state = replace(state, step="finished")
+            states[name] = state
+        for cell in self.waiting:
+            states[cell.name] = State("waits", 0, cell.settings.training.epochs)
+        return states
 
     def _note(self) -> None:
-        self.folder.write_cells(self._states(), self.failed)
-
-
-@contextmanager
-def _outcomes(engine: Engine, jobs: Sequence[Job], tick: Tick) -> Iterator[Iterable[Any]]:
-    """The engine's outcomes as they come; its processes are ended if anything goes wrong here."""
-    outcomes = engine.run(jobs, tick)
-    try:
-        yield outcomes
-    finally:
-        outcomes.close()
+        """Write the state of every cell."""
+        records: dict[str, dict[str, Any]] = {}
+        for name, state in self._states().items():
+            records[name] = {"status": state.step, "val_dice": state.dice}
+        for name, error in self.failed.items():
+            records[name] = {"status": folders.FAILED, "error": error}
+        folders.write_cells(self.root, records)

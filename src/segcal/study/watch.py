@@ -1,28 +1,22 @@
-"""How a study goes, for whoever looks on; without torch."""
+"""The progress of a study, for display; without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-WAITS, TRAINS, TRAINED, SCORES, FINISHED, FAILED = (
-    "waits",
-    "trains",
-    "trained",
-    "scores",
-    "finished",
-    "failed",
-)
+Step = Literal["waits", "trains", "trained", "scores", "finished", "failed"]
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a cell is."""
+    """The progress of a cell."""
 
-    step: str  # waits, trains, trained, scores, finished, failed
+    step: Step
     epoch: int = 0
     epochs: int = 0
-    dice: float | None = None  # on validation, of the epoch whose weights would be kept
+    dice: float | None = None  # on validation, of the weights that are scored first
     seconds: float = 0.0  # of an epoch
 
     @property
@@ -32,10 +26,10 @@ class State:
 
 
 class Watch:
-    """Hears how a study goes; this one keeps silent."""
+    """Is informed about a study's progress; this one ignores it."""
 
-    def says(self, line: str) -> None:
-        """A line for the user: a cell ended, something is odd."""
+    def say(self, line: str) -> None:
+        """A line for the user, such as that a cell ended."""
 
-    def sees(self, states: Mapping[str, State], slots: int) -> None:
-        """How far each cell is; called about twice a second."""
+    def update(self, states: Mapping[str, State], slots: int) -> None:
+        """The state of each cell, about twice a second; `slots` cells run at a time."""

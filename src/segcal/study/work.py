@@ -1,6 +1,4 @@
-"""What a process does for a cell, whichever engine started it: skip what is done, go on with what
-is begun.
-"""
+"""The work of a process on a cell: skip what is finished, resume what was interrupted."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +13,24 @@ import torch
 
 from segcal.config import checked
 from segcal.fitting import calibrate
-from segcal.folders import BusyError, open_cases
-from segcal.predictors.run import open_run
-from segcal.scoring import data_of, evaluate
+from segcal.folders import BusyError
+from segcal.predictors import open_predictor
+from segcal.scoring import evaluate
+from segcal.study.estimate import probe
 from segcal.study.jobs import Job, Outcome
-from segcal.study.probe import probe
 from segcal.training import train
 from segcal.types import UserError
 
 PATIENCE = 600.0
-"""Seconds to wait for another process at the same run: one on a node that was given up may take a
-while to end.
-"""
+"""Seconds to wait for another process at the same run, such as one on a node that was given up."""
 
 
 def work(job: Job) -> Outcome:
-    """Do a job; whatever goes wrong with it becomes a sentence."""
+    """Do a job; any failure becomes one sentence."""
     _print_to(job.log)
     torch.set_num_threads(job.cpus)
     try:
-        value = _patiently(KINDS[job.kind], job)
+        value = _patiently(job)
     except UserError as error:
         return Outcome(str(error))
     except Exception as error:
@@ -48,14 +43,12 @@ def work(job: Job) -> Outcome:
     return Outcome(value=value)
 
 
-def _patiently(step: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:
-    """Wait while another process holds the run: it may finish the work itself, or die and leave it
-    to this one.
-    """
+def _patiently(job: Job) -> dict[str, Any]:
+    """Wait while another process holds the run: it may finish the work, or die and leave it."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return step(job)
+            return KINDS[job.kind](job)
         except BusyError:
             if time.monotonic() > deadline:
                 raise
@@ -77,32 +70,26 @@ def _print_to(path: Path | None) -> None:
 def _train(job: Job) -> dict[str, Any]:
     info = train(checked(job.settings), job.folder, progress=False)
     if info["status"] != "finished":
-        raise UserError(
-            f"{job.folder} was not finished; the same segcal study command goes on with it"
-        )
-    return {"val_dice": info["best"]["val_dice"], "seconds": info["seconds"]}
+        raise UserError(f"{job.folder} was not finished; the same segcal study command resumes it")
+    return {"val_dice": info[job.after.weights[0]]["val_dice"]}
 
 
 def _finish(job: Job) -> dict[str, Any]:
-    run = open_run(job.folder)
-    cases = data_of(
-        run, open_cases(Path(job.settings["data"]))
-    )  # where the plan says that they are now
-    evaluate(run, cases=cases)
-    fits = calibrate(run, job.after.calibrators, cases=cases) if job.after.calibrators else {}
-    for corruption in job.after.corruptions:
-        evaluate(run, corruption=corruption, cases=cases)
-    return {
-        "warnings": [f"{name}: {line}" for name, said in fits.items() for line in said["warnings"]]
-    }
+    """All test scores of a chosen run, with the data where the plan says that they are now."""
+    warnings = []
+    for weights in job.after.weights:
+        predictor = open_predictor(job.folder, weights=weights, data=Path(job.settings["data"]))
+        evaluate(predictor)
+        if job.after.calibrators:
+            for name, fit in calibrate(predictor, job.after.calibrators).items():
+                warnings += [f"{name}: {line}" for line in fit["warnings"]]
+        for corruption in job.after.corruptions:
+            evaluate(predictor, corruption=corruption)
+    return {"warnings": warnings}
 
 
 def _probe(job: Job) -> dict[str, Any]:
-    return probe(checked(job.settings), job.after.calibrators)
+    return dict(probe(checked(job.settings), job.after.calibrators))
 
 
-KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {
-    "train": _train,
-    "finish": _finish,
-    "probe": _probe,
-}
+KINDS = {"train": _train, "finish": _finish, "probe": _probe}

@@ -1,5 +1,5 @@
 "use strict";
-// Tables that sort, the theme, the contents that follow the page, and sections that print open.
+// Sorting of tables, the theme, the current entry of the contents, and sections that are open in print.
 
 const theme = document.querySelector(".theme");
 const root = document.documentElement;
@@ -10,7 +10,7 @@ function showTheme(name) {
 }
 
 function remembered() {
-  try { return localStorage.getItem("segcal-theme"); } catch { return null; } // some browsers refuse it to files
+  try { return localStorage.getItem("segcal-theme"); } catch { return null; } // some browsers forbid it for files
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -19,10 +19,10 @@ dark.addEventListener("change", () => { if (!remembered()) showTheme(dark.matche
 theme.hidden = false;
 theme.addEventListener("click", () => {
   showTheme(root.dataset.theme === "dark" ? "light" : "dark");
-  try { localStorage.setItem("segcal-theme", root.dataset.theme); } catch { /* then it holds for this visit */ }
+  try { localStorage.setItem("segcal-theme", root.dataset.theme); } catch { /* the choice is lost with the page */ }
 });
 
-// A cell's value: its data-value where it has one, a number where it is one. Missing ones come last, whichever way.
+// A cell's value: its data-value where it has one, a number where it is one. Missing ones come last in both directions.
 function valueOf(row, column) {
   const cell = row.cells[column];
   const text = (cell.dataset.value ?? cell.textContent).trim();

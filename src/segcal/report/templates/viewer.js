@@ -32,6 +32,7 @@ class Viewer {
     this.scratch = document.createElement("canvas");
     this.loaded = new Map();
     this.panels = this.makePanels();
+    this.showScale();
     this.arrange();
     this.listen();
     this.choose(0);
@@ -65,6 +66,13 @@ class Viewer {
     return panels;
   }
 
+  // The colours of confidence in the legend.
+  showScale() {
+    const colours = [];
+    for (let i = 0; i < 256; i += 15) colours.push(`rgb(${this.data.map.slice(3 * i, 3 * i + 3)})`);
+    this.element.querySelector(".scale i").style.background = `linear-gradient(90deg, ${colours})`;
+  }
+
   listen() {
     this.find("case").addEventListener("change", (event) => this.choose(Number(event.target.value)));
     this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
@@ -76,7 +84,7 @@ class Viewer {
     new ResizeObserver(() => { this.arrange(); this.draw(); }).observe(this.board);
   }
 
-  // As many panels beside each other as fit, and as many in each row as in the others.
+  // As many panels per row as fit, with the same number in each row.
   arrange() {
     const count = this.data.methods.length + 1;
     const least = 9.2 * parseFloat(getComputedStyle(root).fontSize);
@@ -96,7 +104,7 @@ class Viewer {
   }
 
   onWheel(event) {
-    // Only once the panels were clicked or reached by key, and not at the ends: else the page scrolls as ever.
+    // Only when the panels have the focus, and not at the ends: otherwise the page scrolls.
     if (!this.board.matches(":focus") || !event.deltaY) return;
     const to = this.z + Math.sign(event.deltaY);
     if (to < 0 || to >= this.shape[0]) return;
@@ -110,10 +118,10 @@ class Viewer {
     if (!this.loaded.has(index)) {
       const many = (list) => Promise.all(list.map(pixelsOf));
       const [images, [reference], predictions, confidences] = await Promise.all(
-        [chosen.images, [chosen.reference], chosen.predictions, chosen.confidences].map(many));
+        [chosen.images, chosen.reference, chosen.predictions, chosen.confidences].map(many));
       this.loaded.set(index, { images, reference, predictions, confidences });
     }
-    if (this.asked !== index) return; // another case was chosen meanwhile
+    if (this.asked !== index) return; // another case was chosen in the meantime
     this.case = chosen;
     this.pixels = this.loaded.get(index);
     this.shape = chosen.shape;
@@ -135,15 +143,11 @@ class Viewer {
     for (const panel of this.panels) {
       panel.canvas.style.aspectRatio = `${width * across} / ${height * down}`;
       if (!panel.facts) continue;
-      const scores = this.case.scores[panel.k];
-      const text = (value) => (value === null ? "–" : value.toFixed(3));
-      panel.facts.textContent = scores
-        ? Object.entries(this.data.labels).map(([key, label]) => `${label} ${text(scores[key])}`).join(" · ")
-        : this.case.why;
+      panel.facts.textContent = this.case.scores[panel.k] ?? this.case.why;
     }
   }
 
-  // The slice with the most reference foreground is where there is most to see.
+  // The slice with the most reference foreground is shown first.
   fullest() {
     let best = 0, most = -1;
     for (let z = 0; z < this.shape[0]; z++) {
@@ -156,7 +160,7 @@ class Viewer {
   slice(sheet, z) {
     const [, height, width] = this.shape;
     const columns = this.case.columns;
-    const [flipRows, flipColumns] = this.case.edges.flip;
+    const [flipRows, flipColumns] = this.data.edges.flip;
     const top = Math.floor(z / columns) * height, left = (z % columns) * width;
     const out = new Uint8Array(height * width);
     for (let r = 0; r < height; r++) {
@@ -260,7 +264,7 @@ class Viewer {
   }
 
   letters(context, scale) {
-    const { top, left, bottom, right } = this.case.edges;
+    const { top, left, bottom, right } = this.data.edges;
     if (!top) return;
     const { width, height } = context.canvas;
     context.font = `600 ${11 * scale}px sans-serif`;
@@ -288,7 +292,7 @@ class Viewer {
     }
   }
 
-  // The voxel under the pointer, marked in every panel, with what each method says of it.
+  // The voxel under the pointer, marked in every panel, with its class and confidence by each method.
   point(event) {
     const canvas = event?.target.closest?.("canvas");
     const [, height, width] = this.shape || [];
@@ -305,9 +309,9 @@ class Viewer {
     for (const { here, k } of this.panels) {
       if (!here) continue;
       if (i < 0) { here.textContent = ""; continue; }
-      if (k < 0) { here.textContent = `is ${name(this.now.reference[i])}`; continue; }
-      const sure = this.data.lowest + (1 - this.data.lowest) * this.now.confidences[k][i] / 255;
-      here.textContent = `${name(this.now.predictions[k][i])}, ${sure.toFixed(2)} sure`;
+      if (k < 0) { here.textContent = `reference: ${name(this.now.reference[i])}`; continue; }
+      const confidence = this.data.lowest + (1 - this.data.lowest) * this.now.confidences[k][i] / 255;
+      here.textContent = `${name(this.now.predictions[k][i])}, confidence ${confidence.toFixed(2)}`;
     }
     this.draw();
   }
