@@ -44,7 +44,7 @@ def rows(sizes: Sequence[tuple[Shape, int]] = SIZES) -> Iterator[Row]:
             yield time_row(f"`{key}` {shape}", "cross_entropy, time", ours, theirs, reach, repeats)
         a, b = peak("mbls", shape), peak("cross_entropy", shape)
         detail = f"{a:.0f} MB / {b:.0f} MB"
-        yield Row(f"`mbls` {shape}", "cross_entropy, peak memory", a / b, 1.3, detail)
+        yield Row(f"`mbls` {shape}", "cross_entropy, peak memory", a / max(b, 1e-9), 1.3, detail)
 
 
 def main(name: str, size: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import segcal
-from segcal.compare.tables import Cell, Row, Table, to_rich
+from segcal.compare.tables import Entry, Row, Table, to_rich
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -90,7 +90,7 @@ def test_the_tutorials_comparison_looks_as_the_command_prints_it():
     for label, *texts in lines:
         pairs = [[float(part) for part in text.split(" ± ")] for text in texts]
         rows.append(
-            Row(label, tuple(Cell(mean, mean - half, mean + half) for mean, half in pairs), label)
+            Row(label, tuple(Entry(mean, mean - half, mean + half) for mean, half in pairs), label)
         )
     title, notes = told.splitlines()[0].strip(), tuple(told[told.index("┘") + 2 :].splitlines())
     table = Table("calibration", title, tuple(heads[1:]), tuple(rows), notes, (3,) * len(heads[1:]))

@@ -350,7 +350,7 @@ def test_methods_and_networks_of_other_tools_are_drawn(results):
     contenders = []
     for c in results.contenders:
         method, network = names.get(c.method, c.method), names.get(c.network, c.network)
-        contenders.append(replace(c, key=keys.get(c.key, c.key), method=method, network=network))
+        contenders.append(replace(c, method=method, network=network))
     scores = results.scores.replace({"contender": keys})
     others = replace(results, scores=scores, contenders=tuple(contenders))
     drawn = {key for key, row in FIGURES.items() if row.draw(others, "made") is not None}
@@ -378,6 +378,8 @@ def networks(tmp_path_factory):
             "classes": list(cases.classes),
             "channels": list(cases.channels),
             "regions": {},
+            "orientation": "RAS",
+            "recipe": cases.info["settings"]["recipe"],
         }
         folder = made_run(
             root / "runs", loss, loss, dataset=cases.name, classes=cases.classes, data=cases.root

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from official_layouts import write_layout
 from typer.testing import CliRunner
 
-from segcal import calibrators, metrics
+from segcal import calibrators, fitting, metrics
 from segcal.cli import app
 from segcal.compare import read_results
 from segcal.compare.tables import TABLES
@@ -161,7 +161,7 @@ def test_only_finished_runs_are_opened(run):
 
 def test_damaged_weights_are_named(run):
     (run.root / "checkpoints" / "best.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="cannot load the weights of"):
+    with pytest.raises(UserError, match="cannot load the best weights of"):
         open_run(run.root)
 
 
@@ -178,11 +178,16 @@ def test_scores_are_those_of_the_metrics(run, cases):
         "network",
         "method",
         "setting",
+        "weights",
         "split",
         "corruption",
         "calibrator",
+        "voxels",
     ]
     assert list(table[0]) == [*columns, "case", "class", "metric", "value"]
+    for row in table:
+        calibration = metrics.METRICS[row["metric"]].of == "bins"
+        assert row["voxels"] == ("reference" if calibration else "")
     total = 0
     for id in cases.split("test"):
         image, label = volume(cases, id)
@@ -354,9 +359,8 @@ def test_a_missed_object_leaves_no_mean_distance():
     )  # the second is not seen
     for regions in ({}, {"one": [1], "other": [2]}):
         run = SimpleNamespace(classes=("a", "b"), info={"data": {"regions": regions}})
-        table = _case_rows(
-            "case", logits, labels, metrics.reliability(logits, labels), run, [1.0, 1.0, 1.0]
-        )
+        case = Prediction(logits.movedim(1, 0), labels, None, (1.0, 1.0, 1.0))
+        table = _case_rows("case", logits, case, metrics.reliability(logits, labels), run)
         found = {(row["class"], row["metric"]): row["value"] for row in table}
         for mean, first in (
             ("mean", "a"),
@@ -387,13 +391,21 @@ def test_single_slices_have_distances_in_the_plane(tmp_path):
 
 def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, monkeypatch):
     seen = []
-    real = volume
+    cache = fitting.cache_logits
 
-    def watched(cases, id):
-        seen.append(id)
-        return real(cases, id)
+    def watched(predictor, *arguments):
+        class Watched:
+            """The predictor, which notes the cases that a fit asks for."""
 
-    monkeypatch.setattr("segcal.fitting.volume", watched)
+            ids, root = predictor.ids, predictor.root
+
+            def case(self, id):
+                seen.append(id)
+                return predictor.case(id)
+
+        return cache(Watched(), *arguments)
+
+    monkeypatch.setattr(fitting, "cache_logits", watched)
     facts = calibrate(run, ["ts", "lts", "vs"])
     assert set(seen) == set(cases.split("val"))
     table = rows(run)

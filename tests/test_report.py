@@ -33,7 +33,6 @@ from segcal.report import build_report, save_report, summaries
 from segcal.report.appendix import run_facts
 from segcal.report.sprites import crop, pictures, tiled
 from segcal.report.viewer import chosen_cases, viewer_data
-from segcal.scoring import data_of
 from segcal.types import UserError
 
 
@@ -150,7 +149,7 @@ def test_the_viewer_shows_the_predictions(tiny):
         *class_colours(len(data["classes"]) - 1),
     ]
     for case in data["cases"]:
-        image, label = volume(data_of(runs[0]), case["id"])
+        image, label = volume(runs[0].cases, case["id"])
         logits = [run.logits(image) for run in runs]
         labels = [label.numpy(), *(label_map(each).numpy() for each in logits)]
         part = crop(*labels)
@@ -215,7 +214,7 @@ def test_slices_are_turned_as_their_letters_say(axis):
         order.append(order.pop(2 - axis))
         turned = sitk.PermuteAxes(image, order) if axis else image
         direction = np.array(turned.GetDirection()).reshape(3, 3)
-        found = edges({"orientation": code, "settings": {"recipe": {"axis": axis}}})
+        found = edges(code, axis)
         for way, flip, start, end in (
             (direction[:, 1], found["flip"][0], found["top"], found["bottom"]),
             (direction[:, 0], found["flip"][1], found["left"], found["right"]),
@@ -224,8 +223,8 @@ def test_slices_are_turned_as_their_letters_say(axis):
             np.testing.assert_allclose(shown, ways[end], atol=1e-9)
             np.testing.assert_allclose(-shown, ways[start], atol=1e-9)
             assert start in "RAS"
-    assert edges({"orientation": "LPS", "settings": {"recipe": {"axis": 0}}})["top"] == "A"
-    assert edges({"orientation": None}) == {"flip": [False, False]}
+    assert edges("LPS", 0)["top"] == "A"
+    assert edges(None, 0) == {"flip": [False, False]}
 
 
 # Words

@@ -264,8 +264,9 @@ def commands(page):
                 yield re.sub(r"[\[\]]", " ", line)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name != "results"], ids=name_of)
 def test_commands_are_read_by_the_command_line(page):
+    """But for published results, which have the commands of the version that made them."""
     for line in commands(page):
         try:
             parse(line)

@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _fail(sentence: str) -> None:
-    note(sentence)
+    note(sentence, "segcal")
     sys.exit(2)
 
 
@@ -103,13 +103,13 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _interrupted(*_: object) -> None:
-    note("interrupted; the same command goes on from here")
+    note("interrupted; the same command goes on from here", "segcal")
     raise KeyboardInterrupt
 
 
-def note(sentence: str) -> None:
+def note(sentence: str, kind: str = "note") -> None:
     """Print a sentence to standard error."""
-    print(f"segcal: {sentence}", file=sys.stderr)
+    print(f"{kind}: {sentence}", file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)

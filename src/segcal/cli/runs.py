@@ -150,7 +150,7 @@ def calibrate(
         facts = fit(predictor, wanted, again=again, progress=progress)
     for name, fact in facts.items():
         for line in fact["warnings"]:
-            note(f"warning: {name}: {line}")
+            note(f"{name}: {line}", "warning")
     tables = {"before": score(predictor)}
     for name in wanted:
         tables[name] = score(predictor, calibrator=name)

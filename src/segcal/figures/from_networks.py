@@ -30,38 +30,40 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
     case = median_case(results, dataset)
     scored = results.rows()
     scored = scored[(scored["dataset"] == dataset) & (scored["case"] == case)]
+    predictions = {}
+    for c in contenders:
+        run = next(run for run in c.runs if run in set(scored["run"]))
+        try:
+            predictor = open_predictor(Path(results.runs[run]["folder"]), weights=c.weights)
+            predictions[c.key] = predictor.case(case)
+        except UserError:
+            return None
+    first = next(iter(predictions.values()))
+    image, label = first.image, first.label
+    if image is None or label is None:
+        return None
     data = results.data(dataset)
     sides = edges(data["orientation"], data["recipe"]["axis"])
+    z = int((label > 0).flatten(1).sum(1).argmax())
 
     def shown(slice: Tensor) -> NDArray[Any]:
         return turned(slice.numpy(), sides["flip"])
 
     outcomes = {}
-    for c in contenders:
-        run = next(run for run in c.runs if run in set(scored["run"]))
-        try:
-            folder = Path(results.runs[run]["folder"])
-            prediction = open_predictor(folder, weights=c.weights).case(case)
-        except UserError:
-            return None
-        image, label = prediction.image, prediction.reference
-        if image is None:
-            return None
+    for key, prediction in predictions.items():
         logits = prediction.slices
-        z = int((label > 0).flatten(1).sum(1).argmax())
-        first_channel = image[z, 0]
         top = reliability(logits, label).top
         bins = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
         confidence = torch.softmax(logits[z], 0).amax(0)
-        outcomes[c.key] = Outcome(shown(label_map(logits)[z]), shown(confidence), bins)
+        outcomes[key] = Outcome(shown(label_map(logits)[z]), shown(confidence), bins)
     return pictures.qualitative(
-        shown(first_channel),
+        shown(image[z, 0]),
         shown(label[z]),
         outcomes,
         looks_of(contenders),
         data["classes"],
         class_colours(len(data["classes"])),
-        aspect=prediction.spacing[1] / prediction.spacing[2],
+        aspect=first.spacing[1] / first.spacing[2],
         edges=sides,
         title=f"{case}, slice {z + 1} of {len(label)}",
     )
