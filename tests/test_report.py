@@ -25,7 +25,7 @@ from segcal.compare.tables import TABLES
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
 from segcal.data.slices import volume
-from segcal.figures.from_networks import median_case
+from segcal.figures.from_runs import median_case
 from segcal.losses import LOSSES
 from segcal.metrics import label_map
 from segcal.predictors.run import open_run

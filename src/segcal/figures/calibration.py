@@ -14,8 +14,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from segcal.figures import layout
+from segcal.figures.layout import DOUBLE, INK, PALE, SINGLE, SMALL, SOFT
 from segcal.figures.looks import Look, Looks
-from segcal.figures.style import DOUBLE, INK, OVER, PALE, SINGLE, SMALL, SOFT, UNDER
 from segcal.figures.values import BinSums, Floats, ece_of
 
 MOST_DIAGRAMS = 16
@@ -23,6 +23,9 @@ MOST_DIAGRAMS = 16
 
 RARE = 0.002
 """Bins with a smaller share of the voxels are faint: few voxels decide their accuracy."""
+
+OVER, UNDER = "#B2182B", "#2166AC"
+"""Overconfident and underconfident: colour-blind readers can tell red from blue."""
 
 DIAGONAL: Any = {"color": SOFT, "linestyle": "--", "linewidth": 0.7}
 GAPS = (("above", 1, OVER, "/////"), ("below", -1, UNDER, "\\\\\\\\\\"))
@@ -79,8 +82,7 @@ def _diagrams(
     n, (rows, columns) = len(diagrams), layout.wrapped(len(diagrams), columns)
     width = SINGLE if columns < 3 else DOUBLE
     height = rows * (0.95 * min(width / columns, 62) + 14) + 10
-    size: Any = {"width": width, "height": height, "height_ratios": [3, 1] * rows}
-    figure, axes = layout.panels(2 * rows, columns, **size)
+    figure, axes = layout.panels(2 * rows, columns, width, height, height_ratios=[3, 1] * rows)
     # One scale for all counts, as high as the highest bar needs.
     highest = max(float(_share(bins).max()) for _, bins, _ in diagrams)
     limit = min(1.0, max(0.1, math.ceil(10 * highest) / 10))
@@ -158,8 +160,9 @@ def _class_lines(
     """A panel per class with a line per contender; below it the voxels per bin and the ECEs."""
     rows, columns = layout.wrapped(len(classes), 4)
     handles = layout.line_handles(looks[key] for key in bins)
-    size: Any = {"height": 72 * rows, "height_ratios": [3, 0.8, 0.8] * rows}
-    figure, axes = layout.panels(3 * rows, columns, legend=handles, **size)
+    ratios = [3, 0.8, 0.8] * rows
+    height = 72 * rows
+    figure, axes = layout.panels(3 * rows, columns, DOUBLE, height, handles, height_ratios=ratios)
     errors = [ece_of(_of_class(sums, k)) for sums in bins.values() for k in range(len(classes))]
     highest = max((error for error in errors if not math.isnan(error)), default=1.0)
     for i in range(rows * columns):

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.colors import to_hex, to_rgb
+
 from segcal.compare import Contender
 from segcal.compare.names import Settings, method_label, setting_text
-from segcal.figures.style import shade
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
@@ -82,6 +83,17 @@ def _method_look(method: str) -> tuple[str, str]:
     colour, _ = METHOD_LOOKS[8 + number % 4]  # none of the first eight, which today's methods have
     _, marker = METHOD_LOOKS[number // 4 % len(METHOD_LOOKS)]
     return colour, marker
+
+
+def shade(colour: str, amount: float) -> str:
+    """A colour mixed with white (amount > 0) or black (amount < 0).
+
+    >>> shade("#000000", 0.5), shade("#ff0000", -1)
+    ('#808080', '#000000')
+    """
+    end = 1.0 if amount > 0 else 0.0
+    red, green, blue = ((1 - abs(amount)) * part + abs(amount) * end for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def looks_of(contenders: Iterable[Contender]) -> dict[str, Look]:

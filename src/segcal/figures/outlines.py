@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from segcal.data.inspect import SliceView
 from segcal.figures import layout
-from segcal.figures.style import DOUBLE, SMALL
+from segcal.figures.layout import DOUBLE, SMALL
 
 GROUND = "#4D4D4D"
 """The grey that means an image in a legend."""
@@ -38,7 +38,7 @@ def contact_sheet(
     height = rows * (each * float(np.clip(tallest, 0.4, 2)) + 4) + 6
     width = max(columns, 2) * each  # room for the title
     handles = class_handles(classes, colours)
-    figure, axes = layout.panels(rows, columns, width=width, height=height, legend=handles)
+    figure, axes = layout.panels(rows, columns, width, height, handles)
     figure.suptitle(title)
     layout.switch_off(axes.flat)
     for ax, view in zip(axes.flat, slices, strict=False):

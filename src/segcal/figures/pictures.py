@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from segcal.figures import layout
 from segcal.figures.calibration import draw_diagram
+from segcal.figures.layout import DOUBLE
 from segcal.figures.looks import Looks
 from segcal.figures.outlines import add_letters, class_handles, show_slice
-from segcal.figures.style import DOUBLE
 from segcal.figures.values import BinSums
 
 IN_A_ROW = 7
@@ -85,6 +85,6 @@ def _canvas(
     height = n_blocks * (2 * tall + each + 12) + 8
     ratios: Any = {"height_ratios": [tall, tall, each] * n_blocks}
     ratios["width_ratios"] = [1] * columns + [0.05]
-    figure, axes = layout.panels(3 * n_blocks, columns + 1, height=height, legend=handles, **ratios)
+    figure, axes = layout.panels(3 * n_blocks, columns + 1, DOUBLE, height, handles, **ratios)
     layout.switch_off(axes.flat)
     return figure, axes

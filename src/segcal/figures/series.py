@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 
 from segcal.compare.names import Settings, setting_text, value_text
 from segcal.figures import layout
+from segcal.figures.layout import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.looks import Look, Looks, axis_label
-from segcal.figures.style import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.values import BinSums, aurc, risk_curve
 from segcal.metrics import METRICS
 
@@ -35,7 +35,7 @@ def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
     handles = layout.line_handles(looks[key] for key in table["contender"].unique())
     rows, columns = layout.wrapped(len(kinds), 2)
     width = SINGLE if columns == 1 else DOUBLE
-    figure, axes = layout.panels(rows, columns, width=width, height=66 * rows, legend=handles)
+    figure, axes = layout.panels(rows, columns, width, 66 * rows, handles)
     missing = []
     for ax, kind in zip(axes.flat, kinds, strict=False):
         part = table[table["kind"] == kind].sort_values("severity", kind="stable")
@@ -79,7 +79,7 @@ def sensitivity(table: pd.DataFrame, looks: Looks) -> Figure:
     keys = table["contender"].unique()
     blocks, columns = layout.wrapped(len(keys), 5)
     width = DOUBLE if columns > 2 else SINGLE
-    figure, axes = layout.panels(2 * blocks, columns, width=width, height=8 + 74 * blocks)
+    figure, axes = layout.panels(2 * blocks, columns, width, 8 + 74 * blocks)
     missing: list[str] = []
     for i, key in enumerate(keys):
         pair = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
@@ -141,7 +141,7 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
             shown[key] = replace(looks[key], label=f"{looks[key].label}: {aurc(sums):.4f}")
     handles = layout.line_handles(shown.values())
     entries = [*handles, Line2D([], [])]  # one more line, for the title
-    figure, axes = layout.panels(1, 1, width=SINGLE, height=62, legend=entries)
+    figure, axes = layout.panels(1, 1, SINGLE, 62, entries)
     ax = axes[0, 0]
     for place, key in enumerate(bins):
         if key in shown:
@@ -167,7 +167,7 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) ->
     best mean DSC. The limits of the axes do not depend on the first tenth of the epochs: an
     untrained network would flatten the rest."""
     handles = layout.line_handles(looks[key] for key in logs)
-    figure, axes = layout.panels(1, 2, height=60, legend=handles)
+    figure, axes = layout.panels(1, 2, DOUBLE, 60, handles)
     missing = layout.labels_without(looks, logs)
     later: dict[str, list[float]] = {metric: [] for metric in SCORES}
     for key, runs in logs.items():

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from segcal.compare import Results
-from segcal.figures import from_bins, from_networks, from_scores
+from segcal.figures import from_runs
 from segcal.folders import save_figure
 from segcal.types import check_choice
 
@@ -34,33 +34,25 @@ class FigureRow:
 
 
 _BINS = "bins of the test split"
-_DICE = "runs of ce, mbls and one of ce_dice and mbls_dice"
-_NETWORKS = "runs of a method on several networks"
+_LOGS = "log.csv of the runs"
 _NOISE = "test scores of corrupted images (segcal evaluate --noise-series)"
 _SCORES = "test scores"
 _SETTINGS = "runs of a method with several settings"
 _WEIGHTS = "the networks' weights and the prepared data set where it was"
 
-FIGURES: dict[str, FigureRow] = {
-    "radar": FigureRow(from_scores.radar, "Segmentation and calibration at a glance", _SCORES),
-    "rank_heatmap": FigureRow(from_scores.rank_heatmap, "Ranks", _SCORES),
-    "dice_vs_ece": FigureRow(from_scores.dice_vs_ece, "DSC against ECE", _SCORES),
-    "reliability": FigureRow(from_bins.reliability, "Reliability", _BINS),
-    "reliability_per_class": FigureRow(
-        from_bins.reliability_per_class, "Reliability per class", _BINS
-    ),
-    "risk_coverage": FigureRow(from_bins.risk_coverage, "Risk and coverage", _BINS),
-    "mean_logits": FigureRow(from_bins.mean_logits, "Mean logits", _BINS),
-    "qualitative": FigureRow(from_networks.qualitative, "One case", _WEIGHTS),
-    "robustness": FigureRow(from_scores.robustness, "Robustness to corruption", _NOISE),
-    "sensitivity": FigureRow(from_scores.sensitivity, "Sensitivity to settings", _SETTINGS),
-    "backbones": FigureRow(from_scores.backbones, "Networks", _NETWORKS),
-    "objectives": FigureRow(from_scores.objectives, "With and without Dice", _DICE),
-    "learning_curves": FigureRow(
-        from_bins.learning_curves, "Learning curves", "log.csv of the runs"
-    ),
-    "penalty_shape": FigureRow(from_bins.penalty_shape, "The margin penalty", "nothing"),
-}
+_ROWS = (
+    FigureRow(from_runs.rank_heatmap, "Ranks", "runs of two methods"),
+    FigureRow(from_runs.dice_vs_ece, "DSC against ECE", _SCORES),
+    FigureRow(from_runs.reliability, "Reliability", _BINS),
+    FigureRow(from_runs.reliability_per_class, "Reliability per class", _BINS),
+    FigureRow(from_runs.risk_coverage, "Risk and coverage", _BINS),
+    FigureRow(from_runs.mean_logits, "Mean logits", _BINS),
+    FigureRow(from_runs.qualitative, "One case", _WEIGHTS),
+    FigureRow(from_runs.robustness, "Robustness to corruption", _NOISE),
+    FigureRow(from_runs.sensitivity, "Sensitivity to settings", _SETTINGS),
+    FigureRow(from_runs.learning_curves, "Learning curves", _LOGS),
+)
+FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
 
 
 def save_figures(

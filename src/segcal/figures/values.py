@@ -1,11 +1,10 @@
-"""The numbers behind the figures: areas, ellipses, scaled axes."""
+"""The numbers behind the figures: areas and ellipses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import torch
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
@@ -97,33 +96,3 @@ def _ellipse(points: Floats, squared_radius: float) -> Ellipse:
     width, height = 2 * np.sqrt(np.maximum(sizes, 0) * squared_radius)
     angle = float(np.degrees(np.arctan2(*directions[::-1, 0])))
     return Ellipse((float(x), float(y)), float(width), float(height), angle=angle)
-
-
-LEAST_SPAN = 0.05
-
-
-def outward(
-    values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each column scaled from `inner` (its worst value) to 1 (its best), and both `ends`.
-
-    An axis spans at least 5 % of its largest value, so that methods which are practically the same
-    look the same.
-
-    >>> means = pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]})
-    >>> scaled, ends = outward(means, {"ECE": "lower", "DSC": "higher"})
-    >>> scaled["ECE"].round(2).tolist(), ends.round(2).values.tolist()
-    ([1.0, 0.25], [[0.2, 0.76], [0.1, 0.8]])
-    """
-    scaled = values.astype(float)
-    ends = pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float)
-    for name in values.columns:
-        known = scaled[name].dropna()
-        if known.empty:
-            continue
-        sign = -1.0 if better[name] == "lower" else 1.0
-        best = sign * (sign * known).max()
-        span = max(known.max() - known.min(), LEAST_SPAN * known.abs().max()) or 1.0
-        ends[name] = [best - sign * span, best]
-        scaled[name] = 1 - (1 - inner) * sign * (best - scaled[name]) / span
-    return scaled, ends
