@@ -18,22 +18,14 @@ from segcal.figures.layout import DOUBLE, INK, PALE, SINGLE, SMALL, SOFT
 from segcal.figures.looks import Look, Looks
 from segcal.figures.values import BinSums, Floats, ece_of
 
-MOST_DIAGRAMS = 16
-"""More diagrams than these are drawn as lines, a panel per class."""
-
-RARE = 0.002
-"""Bins with a smaller share of the voxels are faint: few voxels decide their accuracy."""
-
-OVER, UNDER = "#B2182B", "#2166AC"
-"""Overconfident and underconfident: colour-blind readers can tell red from blue."""
-
+MOST_DIAGRAMS = 16  # more are drawn as lines, a panel per class
+RARE = 0.002  # bins with a smaller share of the voxels are faint: few voxels decide their accuracy
+OVER, UNDER = "#B2182B", "#2166AC"  # over- and underconfident; colour-blind readers can tell them
 DIAGONAL: Any = {"color": SOFT, "linestyle": "--", "linewidth": 0.7}
+# The sign of confidence less accuracy, and how that gap is drawn.
 GAPS = (("above", 1, OVER, "/////"), ("below", -1, UNDER, "\\\\\\\\\\"))
-"""The sign of confidence less accuracy, and how that gap is drawn."""
 
-
-Diagram = tuple[str, BinSums, Look]
-"""A title, the sums of the bins (B,), and the look of the contender."""
+Diagram = tuple[str, BinSums, Look]  # a title, the sums of the bins (B,), how it is drawn
 
 
 @layout.styled
@@ -71,7 +63,6 @@ def _of_class(bins: BinSums, k: int) -> BinSums:
 
 
 def _share(bins: BinSums) -> Floats:
-    """The share of the voxels in each bin."""
     return np.asarray(bins["count"]) / max(float(np.sum(bins["count"])), 1)
 
 
@@ -86,15 +77,14 @@ def _diagrams(
     # One scale for all counts, as high as the highest bar needs.
     highest = max(float(_share(bins).max()) for _, bins, _ in diagrams)
     limit = min(1.0, max(0.1, math.ceil(10 * highest) / 10))
-    for i in range(rows * columns):
-        top, bottom = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
-        if i >= n:
-            layout.switch_off((top, bottom))
-            continue
+    for i, (top, bottom) in enumerate(layout.stacked(axes, n, 2)):
         title, bins, look = diagrams[i]
         draw_diagram(top, bins, look)
         top.set_title(title)
-        _draw_counts(bottom, bins, look, limit)
+        n_bins = len(bins["count"])
+        bars: Any = {"width": 0.9 / n_bins, "color": look.colour, "alpha": 0.6, "linewidth": 0}
+        bottom.bar((np.arange(n_bins) + 0.5) / n_bins, _share(bins), **bars)
+        _count_axes(bottom, limit)
         first, last = i % columns == 0, i + columns >= n
         top.tick_params(labelbottom=False, labelleft=first)
         bottom.tick_params(labelbottom=last, labelleft=first)
@@ -147,29 +137,17 @@ def _count_axes(ax: Axes, limit: float) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def _draw_counts(ax: Axes, bins: BinSums, look: Look, limit: float) -> None:
-    n_bins = len(bins["count"])
-    bars: Any = {"width": 0.9 / n_bins, "color": look.colour, "alpha": 0.6, "linewidth": 0}
-    ax.bar((np.arange(n_bins) + 0.5) / n_bins, _share(bins), **bars)
-    _count_axes(ax, limit)
-
-
 def _class_lines(
     bins: Mapping[str, BinSums], looks: Looks, classes: Sequence[str], missing: Sequence[str]
 ) -> Figure:
     """A panel per class with a line per contender; below it the voxels per bin and the ECEs."""
     rows, columns = layout.wrapped(len(classes), 4)
     handles = layout.line_handles(looks[key] for key in bins)
-    ratios = [3, 0.8, 0.8] * rows
-    height = 72 * rows
-    figure, axes = layout.panels(3 * rows, columns, DOUBLE, height, handles, height_ratios=ratios)
+    size: Any = {"height": 72 * rows, "height_ratios": [3, 0.8, 0.8] * rows}
+    figure, axes = layout.panels(3 * rows, columns, DOUBLE, legend=handles, **size)
     errors = [ece_of(_of_class(sums, k)) for sums in bins.values() for k in range(len(classes))]
     highest = max((error for error in errors if not math.isnan(error)), default=1.0)
-    for i in range(rows * columns):
-        trio = axes[3 * (i // columns) : 3 * (i // columns) + 3, i % columns]
-        if i >= len(classes):
-            layout.switch_off(trio)
-            continue
+    for i, trio in enumerate(layout.stacked(axes, len(classes), 3)):
         top, middle, bottom = trio
         top.plot([0, 1], [0, 1], **DIAGONAL)
         _unit_axes(top)

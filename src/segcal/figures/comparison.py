@@ -20,14 +20,11 @@ from segcal.figures.layout import CENTRED, DOUBLE, INK, SINGLE, SOFT
 from segcal.figures.looks import Looks, axis_label
 from segcal.figures.values import Floats, mean_ellipse, spread_ellipse
 
-DARKEST = 0.6
-"""The part of its colours that the heat map uses; black numbers are easy to read on all of them."""
-
+DARKEST = 0.6  # the part of the colours that the heat map uses; black is easy to read on all
 # Bars have no colour, because every colour, black and grey too, means a method.
 TRUE: Any = {"facecolor": "white", "edgecolor": INK, "hatch": "//////", "linewidth": 0.6}
 OTHER: Any = {"facecolor": "white", "edgecolor": SOFT, "linewidth": 0.6}
-MOST_BARS = 6
-"""The mean logits of more classes are drawn as a matrix."""
+MOST_BARS = 6  # the mean logits of more classes are drawn as a matrix
 
 
 @layout.styled
@@ -88,8 +85,9 @@ def dice_vs_ece(
             continue
         dots: Any = {"marker": ".", "markersize": 2.5, "alpha": 0.45, "markeredgewidth": 0}
         axes[0, 0].plot(*points.T, linestyle="none", color=look.colour, **dots)
-        for ax, shape in zip(axes[0], (spread_ellipse(points), mean_ellipse(points)), strict=True):
-            if shape is not None:
+        for ax, ellipse in zip(axes[0], (spread_ellipse, mean_ellipse), strict=True):
+            if len(points) > 2:
+                shape = ellipse(points)
                 shape.set(facecolor=(*to_rgb(look.colour), 0.08), edgecolor=look.colour)
                 shape.set(linewidth=0.8, linestyle=look.line)
                 ax.add_patch(shape)
@@ -120,13 +118,12 @@ def mean_logits(logits: Mapping[str, Floats], looks: Looks, classes: Sequence[st
     figure, axes = layout.panels(rows, columns, DOUBLE, height, sharex=True, sharey=True)
     known = np.concatenate([table[np.isfinite(table)] for table in logits.values()])
     limits = float(known.min(initial=0)), float(known.max(initial=1))
-    for ax, (key, table) in zip(axes.flat, logits.items(), strict=False):
+    for (ax,), (key, table) in zip(layout.stacked(axes, len(logits)), logits.items(), strict=True):
         ax.set_title(looks[key].label)
         if matrix:
             image = _draw_matrix(ax, table, names, limits)
         else:
             _draw_groups(ax, table, names)
-    layout.switch_off(axes.flat[len(logits) :])
     for ax in axes[:, 0]:
         ax.set_ylabel("true class" if matrix else "mean logit")
     for ax in axes[-1]:

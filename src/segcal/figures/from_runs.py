@@ -20,16 +20,12 @@ from segcal import metrics
 from segcal.compare import Results, ranking
 from segcal.compare.names import Settings
 from segcal.corruptions import CORRUPTIONS
-from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges, turned
 from segcal.figures import calibration, comparison, pictures, series
 from segcal.figures.looks import looks_of
 from segcal.folders import read_log
 from segcal.predictors import open_predictor
 from segcal.types import UserError
-
-# From scores
-# ------------------------------------------------------------------------------
 
 
 def main_scores(results: Results, dataset: str, metric: str, **condition: str) -> pd.DataFrame:
@@ -86,8 +82,7 @@ def dice_vs_ece(results: Results, dataset: str) -> Figure | None:
     dice, ece = (main_scores(results, dataset, metric) for metric in ("dice", "ece"))
     if not patients[dice.index].duplicated().any():
         return comparison.dice_vs_ece(dice, ece, looks)
-    # Cases of a patient are similar: counted one by one, they make the ellipse of the mean too
-    # small.
+    # Cases of a patient are similar: as single points they make the ellipse of the mean too small.
     dice, ece = (table.groupby(patients[table.index]).mean() for table in (dice, ece))
     return comparison.dice_vs_ece(dice, ece, looks, unit="patient")
 
@@ -141,10 +136,6 @@ def sensitivity(results: Results, dataset: str) -> Figure | None:
 def _order(settings: Settings) -> list[tuple[bool, Any]]:
     """Numbers in their order, before texts."""
     return [(isinstance(value, str), value) for _, value in settings]
-
-
-# From bins and logs
-# ------------------------------------------------------------------------------
 
 
 def _bins(results: Results, dataset: str, kind: str) -> dict[str, Any]:
@@ -227,10 +218,6 @@ def learning_curves(results: Results, dataset: str) -> Figure | None:
     return series.learning_curves(logs, looks_of(results.main(dataset))) if logs else None
 
 
-# From networks
-# ------------------------------------------------------------------------------
-
-
 def median_case(results: Results, dataset: str) -> str:
     """The median case by Dice, mean over contenders; cases without Dice are left out."""
     means = main_scores(results, dataset, "dice").mean(axis=1).dropna()
@@ -270,14 +257,9 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
         labels = shown(metrics.label_map(prediction.slices)[z])
         confidence = shown(torch.softmax(prediction.slices[z], 0).amax(0))
         outcomes[key] = pictures.Outcome(labels, confidence, bins)
+    view: Any = {"edges": sides, "aspect": first.spacing[1] / first.spacing[2]}
+    view["title"] = f"{case}, slice {z + 1} of {len(label)}"
+    looks, classes = looks_of(results.main(dataset)), data["classes"]
     return pictures.qualitative(
-        shown(image[z, 0]),
-        shown(label[z]),
-        outcomes,
-        looks_of(results.main(dataset)),
-        data["classes"],
-        class_colours(len(data["classes"])),
-        aspect=first.spacing[1] / first.spacing[2],
-        edges=sides,
-        title=f"{case}, slice {z + 1} of {len(label)}",
+        shown(image[z, 0]), shown(label[z]), outcomes, looks, classes, **view
     )

@@ -21,14 +21,10 @@ if TYPE_CHECKING:  # looks need torch, a contact sheet does not
     from segcal.figures.looks import Look, Looks
 
 MM = 1 / 25.4
-SINGLE, DOUBLE = 88.0, 180.0
-"""The widths of a journal's column and page, in mm."""
-
+SINGLE, DOUBLE = 88.0, 180.0  # the widths of a journal's column and page, in mm
 FONT, SMALL = 7.0, 6.0
 INK, SOFT, PALE = "#222222", "#6B6B6B", "#D9D9D9"
-CENTRED: Any = {"ha": "center", "va": "center", "fontsize": SMALL}
-"""Arguments for a small text around a point."""
-
+CENTRED: Any = {"ha": "center", "va": "center", "fontsize": SMALL}  # a text around a point
 STYLE: Any = [
     "default",  # the user's settings have no effect
     dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "figure.titlesize"), FONT),
@@ -84,6 +80,16 @@ def switch_off(axes: Iterable[Axes]) -> None:
     """Show nothing of these axes."""
     for ax in axes:
         ax.set_axis_off()
+
+
+def stacked(axes: NDArray[Any], n: int, height: int = 1) -> list[NDArray[Any]]:
+    """The first n groups of `height` axes on top of each other; the others are switched off."""
+    groups = []
+    for row in range(0, len(axes), height):
+        groups += list(axes[row : row + height].T)
+    for group in groups[n:]:
+        switch_off(group)
+    return groups[:n]
 
 
 def _legend_size(handles: Sequence[Any], width: float) -> tuple[int, float]:

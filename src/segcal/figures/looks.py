@@ -49,8 +49,7 @@ class Look:
         return arguments | {"markeredgewidth": 0.6} | changes
 
 
-Looks = Mapping[str, Look]
-"""The look of each contender, by its key."""
+Looks = Mapping[str, Look]  # by the key of a contender
 
 
 def look_of(
@@ -66,23 +65,19 @@ def look_of(
     >>> look_of("my ensemble").label
     'my ensemble'
     """
-    colour, marker = _method_look(method)
+    place = list(LOSSES).index(method) if method in LOSSES else len(METHOD_LOOKS)
+    if place < len(METHOD_LOOKS):
+        colour, marker = METHOD_LOOKS[place]
+    else:
+        number = zlib.crc32(method.encode())
+        colour, _ = METHOD_LOOKS[8 + number % 4]  # not one of the first eight
+        _, marker = METHOD_LOOKS[number // 4 % len(METHOD_LOOKS)]
     if variant:
         number = zlib.crc32(setting_text(variant).encode())
         colour = shade(colour, SHADES[number % len(SHADES)])
     place = list(NETWORKS).index(network) if network in NETWORKS else len(NETWORK_LOOKS)
     line, fill = NETWORK_LOOKS[min(place, len(NETWORK_LOOKS) - 1)]
     return Look(label or method_label(method), colour, marker, line, fill)
-
-
-def _method_look(method: str) -> tuple[str, str]:
-    place = list(LOSSES).index(method) if method in LOSSES else len(METHOD_LOOKS)
-    if place < len(METHOD_LOOKS):
-        return METHOD_LOOKS[place]
-    number = zlib.crc32(method.encode())
-    colour, _ = METHOD_LOOKS[8 + number % 4]  # none of the first eight, which today's methods have
-    _, marker = METHOD_LOOKS[number // 4 % len(METHOD_LOOKS)]
-    return colour, marker
 
 
 def shade(colour: str, amount: float) -> str:

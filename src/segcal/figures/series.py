@@ -37,26 +37,22 @@ def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
     width = SINGLE if columns == 1 else DOUBLE
     figure, axes = layout.panels(rows, columns, width, 66 * rows, handles)
     missing = []
-    for ax, kind in zip(axes.flat, kinds, strict=False):
+    for kind, (ax,) in zip(kinds, layout.stacked(axes, len(kinds)), strict=True):
         part = table[table["kind"] == kind].sort_values("severity", kind="stable")
         levels = part["severity"].unique()
         sizes = dict(zip(levels, np.linspace(LARGEST, SMALLEST, len(levels)), strict=True))
         for key, rows_of_key in part.groupby("contender", sort=False):
             look, unknown = looks[str(key)], rows_of_key[SCORES].isna().any(axis=1)
             missing += [f"{look.label} ({kind} {s:g})" for s in rows_of_key["severity"][unknown]]
-            _draw_levels(ax, rows_of_key[~unknown], look, sizes)
+            known = rows_of_key[~unknown]
+            ax.plot(known["dice"], known["ece"], **look.of_line(marker=""), zorder=2)
+            for severity, x, y in known[["severity", *SCORES]].itertuples(index=False):
+                marker = look.of_line(linestyle="none", markersize=sizes[severity])
+                ax.plot(x, y, **marker, zorder=2.5)
         _name_levels(ax, kind, sizes)
         ax.set(xlabel=axis_label("dice"), ylabel=axis_label("ece"))
         layout.grid(ax)
-    layout.switch_off(axes.flat[len(kinds) :])
     return layout.finished(figure, handles, missing=missing)
-
-
-def _draw_levels(ax: Axes, rows: pd.DataFrame, look: Look, sizes: Mapping[float, float]) -> None:
-    ax.plot(rows["dice"], rows["ece"], **look.of_line(marker=""), zorder=2)
-    for severity, x, y in zip(rows["severity"], rows["dice"], rows["ece"], strict=True):
-        marker = look.of_line(linestyle="none", markersize=sizes[severity])
-        ax.plot(x, y, **marker, zorder=2.5)
 
 
 def _name_levels(ax: Axes, kind: str, sizes: Mapping[float, float]) -> None:
@@ -81,12 +77,10 @@ def sensitivity(table: pd.DataFrame, looks: Looks) -> Figure:
     width = DOUBLE if columns > 2 else SINGLE
     figure, axes = layout.panels(2 * blocks, columns, width, 8 + 74 * blocks)
     missing: list[str] = []
-    for i, key in enumerate(keys):
-        pair = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
+    for key, pair in zip(keys, layout.stacked(axes, len(keys), 2), strict=True):
         unknown = _draw_tried(pair, table[table["contender"] == key], looks[key])
         missing += [f"{looks[key].label} ({text})" for text in unknown]
         pair[0].set_title(layout.shortened(looks[key].label, 26))
-    layout.switch_off(axes[-2:, len(keys) - (blocks - 1) * columns :].flat)
     for row, metric in enumerate(SCORES):
         drawn = [ax for ax in axes[row::2].flat if ax.axison]
         limits = np.array([ax.get_ylim() for ax in drawn])

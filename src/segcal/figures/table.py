@@ -34,15 +34,13 @@ class FigureRow:
 
 
 _BINS = "bins of the test split"
-_LOGS = "log.csv of the runs"
 _NOISE = "test scores of corrupted images (segcal evaluate --noise-series)"
-_SCORES = "test scores"
 _SETTINGS = "runs of a method with several settings"
 _WEIGHTS = "the networks' weights and the prepared data set where it was"
 
 _ROWS = (
     FigureRow(from_runs.rank_heatmap, "Ranks", "runs of two methods"),
-    FigureRow(from_runs.dice_vs_ece, "DSC against ECE", _SCORES),
+    FigureRow(from_runs.dice_vs_ece, "DSC against ECE", "test scores"),
     FigureRow(from_runs.reliability, "Reliability", _BINS),
     FigureRow(from_runs.reliability_per_class, "Reliability per class", _BINS),
     FigureRow(from_runs.risk_coverage, "Risk and coverage", _BINS),
@@ -50,18 +48,13 @@ _ROWS = (
     FigureRow(from_runs.qualitative, "One case", _WEIGHTS),
     FigureRow(from_runs.robustness, "Robustness to corruption", _NOISE),
     FigureRow(from_runs.sensitivity, "Sensitivity to settings", _SETTINGS),
-    FigureRow(from_runs.learning_curves, "Learning curves", _LOGS),
+    FigureRow(from_runs.learning_curves, "Learning curves", "log.csv of the runs"),
 )
 FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
 
 
 def save_figures(
-    results: Results,
-    out: Path,
-    *,
-    format: str = "svg",
-    keys: Sequence[str] = (),
-    dataset: str | None = None,
+    results: Results, out: Path, *, format: str = "svg", keys: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Draw figures of some runs, or all figures, into a folder, as `<data set>-<key>.<format>`.
 
@@ -70,13 +63,13 @@ def save_figures(
     for key in keys:
         check_choice("figure", key, tuple(FIGURES))
     rows: list[dict[str, Any]] = []
-    for name in results.datasets if dataset is None else (dataset,):
+    for dataset in results.datasets:
         for key in keys or FIGURES:
-            row = FIGURES[key]
-            figure, path = row.draw(results, name), out / f"{name}-{key}.{format}"
+            row, path = FIGURES[key], out / f"{dataset}-{key}.{format}"
+            figure = row.draw(results, dataset)
             if figure is not None:
                 save_figure(path, figure)
             file = None if figure is None else str(path)
             texts = {"label": row.label, "caption": row.caption, "needs": row.needs}
-            rows.append({"dataset": name, "figure": key, **texts, "file": file})
+            rows.append({"dataset": dataset, "figure": key, **texts, "file": file})
     return rows

@@ -14,8 +14,8 @@ from scipy.stats import chi2, f
 from segcal.metrics import Bins
 
 Floats = NDArray[np.float64]
+# Sums per bin: `count` (voxels), `conf` (their confidences), `hit` (how many are right).
 BinSums = Mapping[str, Floats]
-"""Sums per bin: `count` (voxels), `conf` (their confidences), `hit` (how many are right)."""
 
 
 def ece_of(bins: BinSums) -> float:
@@ -25,10 +25,8 @@ def ece_of(bins: BinSums) -> float:
     >>> ece_of({"count": count, "conf": conf, "hit": hit})
     0.1
     """
-    count, conf, hit = (
-        torch.as_tensor(bins[name], dtype=torch.float64) for name in ("count", "conf", "hit")
-    )
-    return Bins(count, conf, hit).error.item()
+    sums = [torch.as_tensor(bins[name], dtype=torch.float64) for name in ("count", "conf", "hit")]
+    return Bins(*sums).error.item()
 
 
 def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
@@ -77,16 +75,14 @@ def _cumulated(bins: BinSums) -> tuple[Floats, Floats]:
     return np.concatenate([[0.0], count.cumsum()]), np.concatenate([[0.0], wrong.cumsum()])
 
 
-def spread_ellipse(points: Floats, level: float = 0.5) -> Ellipse | None:
-    """Contains a share `level` of points (N, 2) if they are normal; `None` for fewer than three."""
-    return _ellipse(points, chi2.ppf(level, 2)) if len(points) >= 3 else None
+def spread_ellipse(points: Floats, level: float = 0.5) -> Ellipse:
+    """Contains a share `level` of points (N, 2), three or more, if they are normal."""
+    return _ellipse(points, chi2.ppf(level, 2))
 
 
-def mean_ellipse(points: Floats, level: float = 0.95) -> Ellipse | None:
-    """Contains the mean of points (N, 2) with confidence `level` (Hotelling); `None` as above."""
+def mean_ellipse(points: Floats, level: float = 0.95) -> Ellipse:
+    """Contains the mean of points (N, 2) with confidence `level` (Hotelling)."""
     n = len(points)
-    if n < 3:
-        return None
     return _ellipse(points, 2 * (n - 1) / (n * (n - 2)) * f.ppf(level, 2, n - 2))
 
 
