@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from segcal.figures.calibration import reliability, reliability_per_class
     from segcal.figures.comparison import dice_vs_ece, mean_logits, rank_heatmap
+    from segcal.figures.from_runs import FIGURES, FigureRow, save_figures
     from segcal.figures.looks import Look, look_of, looks_of
     from segcal.figures.outlines import contact_sheet
     from segcal.figures.pictures import Outcome, qualitative
     from segcal.figures.series import learning_curves, risk_coverage, robustness, sensitivity
-    from segcal.figures.table import FIGURES, FigureRow, save_figures
     from segcal.figures.values import aurc, risk_curve
 
 __all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "aurc", "contact_sheet", "dice_vs_ece"]
@@ -33,7 +33,7 @@ __all__ += ["save_figures", "sensitivity"]
 
 # Where names are looked for, in this order; the first needs the fewest other packages.
 _MODULES = ["outlines", "looks", "values", "calibration", "comparison", "pictures", "series"]
-_MODULES += ["table"]
+_MODULES += ["from_runs"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,13 @@ def _class_lines(
         _unit_axes(top)
         top.set_title(layout.shortened(classes[i], 24))
         for place, (key, sums) in enumerate(bins.items()):
-            _draw_line(trio, _of_class(sums, i), looks[key], place)
+            part, look = _of_class(sums, i), looks[key]
+            count, known = part["count"], part["count"] > 0
+            probability, frequency = (part[k][known] / count[known] for k in ("conf", "hit"))
+            top.plot(probability, frequency, clip_on=False, **look.of_line(markersize=2.5))
+            edges = np.linspace(0, 1, len(known) + 1)
+            middle.stairs(_share(part), edges, color=look.colour, linewidth=0.8)
+            bottom.bar(place, ece_of(part), color=look.colour, width=0.8)
         top.tick_params(labelbottom=False)
         _count_axes(middle, 1)
         middle.set_xlabel("probability")
@@ -162,13 +168,3 @@ def _class_lines(
             ax.set_ylabel(name if i % columns == 0 else "")
             ax.tick_params(labelleft=i % columns == 0)
     return layout.finished(figure, handles, missing=missing)
-
-
-def _draw_line(trio: Iterable[Axes], bins: BinSums, look: Look, place: int) -> None:
-    top, middle, bottom = trio
-    known = bins["count"] > 0
-    probability, frequency = (bins[name][known] / bins["count"][known] for name in ("conf", "hit"))
-    top.plot(probability, frequency, clip_on=False, **look.of_line(markersize=2.5))
-    edges = np.linspace(0, 1, len(known) + 1)
-    middle.stairs(_share(bins), edges, color=look.colour, linewidth=0.8)
-    bottom.bar(place, ece_of(bins), color=look.colour, width=0.8)

@@ -1,11 +1,13 @@
-"""From finished runs to figures; `None` where the runs have no values for one.
+"""The table `FIGURES`: how each figure is drawn from finished runs, and what it shows.
 
-The docstring of each function of `FIGURES` is the caption of its figure."""
+A function of the table gives `None` where the runs have no values for its figure; its docstring is
+the caption."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,9 @@ from segcal.corruptions import CORRUPTIONS
 from segcal.data.orientation import edges, turned
 from segcal.figures import calibration, comparison, pictures, series
 from segcal.figures.looks import looks_of
-from segcal.folders import read_log
+from segcal.folders import read_log, save_figure
 from segcal.predictors import open_predictor
-from segcal.types import UserError
+from segcal.types import UserError, check_choice
 
 
 def main_scores(results: Results, dataset: str, metric: str, **condition: str) -> pd.DataFrame:
@@ -36,9 +38,8 @@ def main_scores(results: Results, dataset: str, metric: str, **condition: str) -
 
 def rank_heatmap(results: Results, dataset: str) -> Figure | None:
     """Rank of each method per metric and overall; 1 is best. Sum-rank: methods are ranked by their
-    means over test cases, and the ranks are added; with several data sets, a third panel adds the
-    ranks of all. Mean case rank: methods are ranked on every test case, and the ranks are averaged
-    over cases."""
+    means over test cases, and the ranks are added, in a third panel over all data sets. Mean case
+    rank: methods are ranked on every test case, and the ranks are averaged over cases."""
     values = _known_values(results, dataset)
     if len(results.main(dataset)) < 2 or not values:
         return None
@@ -161,8 +162,7 @@ def reliability(results: Results, dataset: str) -> Figure | None:
 def reliability_per_class(results: Results, dataset: str) -> Figure | None:
     """The same for the probability of each foreground class: bars are how often a voxel with that
     probability is of the class. With many methods and classes, a panel per class has a line per
-    method, and below it the voxels per bin and the ECEs. Foreground voxels of all test cases are
-    pooled."""
+    method, then the voxels per bin and the ECEs. Foreground voxels of all cases are pooled."""
     # The voxels are foreground, so the frequency of the background is 0 by definition.
     parts = {}
     for key, bins in _bins(results, dataset, "per_class").items():
@@ -185,8 +185,7 @@ def risk_coverage(results: Results, dataset: str) -> Figure | None:
 def mean_logits(results: Results, dataset: str) -> Figure | None:
     """The mean logit of each class (numbered bars) over all test voxels of a true class (groups).
     The higher the bar of the true class (hatched) is above the others, the more confident the
-    network. With more than six classes: a matrix with a row per true class and a column per
-    logit."""
+    network. With more than six classes: a matrix of true classes (rows) and logits (columns)."""
     # CE and MbLS; if one of them is missing, the first four contenders.
     means, voxels = (_bins(results, dataset, kind) for kind in ("mean_logits", "voxels"))
     pair = []
@@ -259,7 +258,60 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
         outcomes[key] = pictures.Outcome(labels, confidence, bins)
     view: Any = {"edges": sides, "aspect": first.spacing[1] / first.spacing[2]}
     view["title"] = f"{case}, slice {z + 1} of {len(label)}"
-    looks, classes = looks_of(results.main(dataset)), data["classes"]
-    return pictures.qualitative(
-        shown(image[z, 0]), shown(label[z]), outcomes, looks, classes, **view
-    )
+    looks, slices = looks_of(results.main(dataset)), (shown(image[z, 0]), shown(label[z]))
+    return pictures.qualitative(*slices, outcomes, looks, data["classes"], **view)
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """A row of `FIGURES`: `draw(results, dataset)`, how it is printed, and what it needs."""
+
+    draw: Callable[[Results, str], Figure | None]
+    label: str
+    needs: str
+
+    @property
+    def caption(self) -> str:
+        """What the figure shows: the docstring of `draw`, in one line."""
+        return " ".join((self.draw.__doc__ or "").split())
+
+
+_BINS = "bins of the test split"
+_NOISE = "test scores of corrupted images (segcal evaluate --noise-series)"
+_WEIGHTS = "the networks' weights and the prepared data set where it was"
+FORMATS = ("svg", "pdf", "png")
+_ROWS = (
+    FigureRow(rank_heatmap, "Ranks", "runs of two methods"),
+    FigureRow(dice_vs_ece, "DSC against ECE", "test scores"),
+    FigureRow(reliability, "Reliability", _BINS),
+    FigureRow(reliability_per_class, "Reliability per class", _BINS),
+    FigureRow(risk_coverage, "Risk and coverage", _BINS),
+    FigureRow(mean_logits, "Mean logits", _BINS),
+    FigureRow(qualitative, "One case", _WEIGHTS),
+    FigureRow(robustness, "Robustness to corruption", _NOISE),
+    FigureRow(sensitivity, "Sensitivity to settings", "runs of a method with several settings"),
+    FigureRow(learning_curves, "Learning curves", "log.csv of the runs"),
+)
+FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
+
+
+def save_figures(
+    results: Results, out: Path, *, format: str = "svg", keys: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Draw figures of some runs, or all figures, into a folder, as `<data set>-<key>.<format>`.
+
+    A row per data set and figure has its file; `None` where there was nothing to draw."""
+    check_choice("format", format, FORMATS)
+    for key in keys:
+        check_choice("figure", key, tuple(FIGURES))
+    rows: list[dict[str, Any]] = []
+    for dataset in results.datasets:
+        for key in keys or FIGURES:
+            row, path = FIGURES[key], out / f"{dataset}-{key}.{format}"
+            figure = row.draw(results, dataset)
+            if figure is not None:
+                save_figure(path, figure)
+            file = None if figure is None else str(path)
+            texts = {"label": row.label, "caption": row.caption, "needs": row.needs}
+            rows.append({"dataset": dataset, "figure": key, **texts, "file": file})
+    return rows

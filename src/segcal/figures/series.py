@@ -137,15 +137,13 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
     entries = [*handles, Line2D([], [])]  # one more line, for the title
     figure, axes = layout.panels(1, 1, SINGLE, 62, entries)
     ax = axes[0, 0]
-    for place, key in enumerate(bins):
-        if key in shown:
-            every = (0.06 + 0.02 * (place % 5), 0.2)  # so that no marker hides another
-            ax.plot(*risk_curve(bins[key]), **shown[key].of_line(markevery=every, markersize=3))
+    for place, (key, look) in enumerate(shown.items()):
+        every = (0.06 + 0.02 * (place % 5), 0.2)  # so that no marker hides another
+        ax.plot(*risk_curve(bins[key]), **look.of_line(markevery=every, markersize=3))
     if not shown:
         layout.say(ax, "no voxels")
     ax.set(xlabel="coverage: share of the voxels kept, most confident first", xlim=(0, 1))
-    ax.set(ylabel="risk: error rate among them")
-    ax.set_ylim(bottom=0)
+    ax.set(ylabel="risk: error rate among them", ylim=(0, None))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     layout.grid(ax)
@@ -157,9 +155,8 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
 def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) -> Figure:
     """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, and their range.
 
-    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker is at the epoch with the
-    best mean DSC. The limits of the axes do not depend on the first tenth of the epochs: an
-    untrained network would flatten the rest."""
+    A log has columns `epoch` (from 0), `val_dice`, `val_ece`. The limits of the axes do not depend
+    on the first tenth of the epochs: an untrained network would flatten the rest."""
     handles = layout.line_handles(looks[key] for key in logs)
     figure, axes = layout.panels(1, 2, DOUBLE, 60, handles)
     missing = layout.labels_without(looks, logs)
@@ -185,7 +182,6 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) ->
 
 
 def _widened(limits: Sequence[float], share: float, least: float) -> tuple[float, float]:
-    """Limits with some room on both sides."""
     low, high = limits
     room = max(least, share * (high - low))
     return low - room, high + room
