@@ -19,10 +19,10 @@ from matplotlib.contour import QuadContourSet
 
 from segcal import figures
 from segcal.data.catalog import class_colours
-from segcal.figures import looks, style, values
+from segcal.figures import calibration, layout, looks, values
 from segcal.figures.looks import look_of
 from segcal.folders import save_figure
-from segcal.losses import LOSSES, margin_penalty
+from segcal.losses import LOSSES
 from segcal.metrics import METRICS, ece, reliability
 from segcal.networks import NETWORKS
 from segcal.types import UserError
@@ -158,15 +158,6 @@ def logs(keys, n=12, runs=1):
     return {key: [run() for _ in range(runs)] for key in keys}
 
 
-def web(keys, names, seed=0, better="higher"):
-    table = pd.DataFrame(
-        np.random.default_rng(seed).uniform(0.5, 0.9, (len(keys), len(names))),
-        list(keys),
-        list(names),
-    )
-    return figures.Web("DSC ↑", table, [better] * len(names))
-
-
 def every_figure(keys, classes, bins):
     """One of each for these contenders and classes."""
     named, n = looks_of(keys), len(classes)
@@ -176,9 +167,6 @@ def every_figure(keys, classes, bins):
         key: {what: np.tile(sums[1:2], (n, 1)) for what, sums in b["per_class"].items()}
         for key, b in mine.items()
     }
-    names = list(classes) if n > 2 else ["DSC", "ASD", "HD95"]
-    means = pd.DataFrame(rng.uniform(0.8, 0.9, (n, len(keys))), list(classes), list(keys))
-    cell = pd.MultiIndex.from_product([["U-Net", "Attention U-Net", "U-Net++", "TransUNet"], keys])
     ranks = pd.DataFrame(
         {m: np.arange(len(keys)) + 1.0 for m in ("dice", "asd", "ece", "cece", "rank")}, list(keys)
     )
@@ -187,12 +175,8 @@ def every_figure(keys, classes, bins):
         key: figures.Outcome(mask, rng.uniform(0.4, 1, mask.shape), b["top"])
         for key, b in mine.items()
     }
-    interval = pd.DataFrame({"mean": 0.5, "low": 0.4, "high": 0.6}, cell)
-    yield "radar", figures.radar([web(keys, names), web(keys, names, 1, "lower")], named)
-    yield (
-        "rank_heatmap",
-        figures.rank_heatmap({"sum-rank": ranks, "mean case rank": ranks}, named, {"dice": "DSC"}),
-    )
+    both = {"sum-rank": ranks, "mean case rank": ranks}
+    yield "rank_heatmap", figures.rank_heatmap(both, named)
     yield "dice_vs_ece", figures.dice_vs_ece(cases(keys, 0.8), cases(keys, 0.05, seed=1), named)
     yield "reliability", figures.reliability({k: b["top"] for k, b in mine.items()}, named)
     yield "reliability_per_class", figures.reliability_per_class(per_class, named, classes)
@@ -202,11 +186,6 @@ def every_figure(keys, classes, bins):
         figures.robustness(noise_table(keys, ("Gaussian noise", "Blur", "Gamma")), named),
     )
     yield "sensitivity", figures.sensitivity(tried_table(keys), named)
-    yield "backbones", figures.backbones({"dice": interval, "ece": interval}, named)
-    yield (
-        "objectives",
-        figures.objectives({"dice": means[list(keys)[:4]], "ece": means[list(keys)[:4]]}, named),
-    )
     yield "learning_curves", figures.learning_curves(logs(keys), named)
     square = rng.normal(0, 3, (n + 1, n + 1))
     yield (
@@ -215,9 +194,12 @@ def every_figure(keys, classes, bins):
     )
     yield (
         "qualitative",
-        figures.qualitative(image, mask, outcomes, named, classes, COLOURS[:n], title="case 1"),
+        figures.qualitative(image, mask, outcomes, named, classes, title="case 1"),
     )
-    yield "penalty_shape", figures.penalty_shape(8.0)
+
+
+def a_figure():
+    return figures.dice_vs_ece(cases(["ce"], 0.8), cases(["ce"], 0.05), looks_of(["ce"]))
 
 
 @pytest.mark.parametrize(("keys", "classes"), [(KEYS, CLASSES[:1]), (KEYS[:1], CLASSES)])
@@ -233,9 +215,9 @@ def test_nothing_overlaps_or_leaves_the_page(keys, classes, bins, monkeypatch):
 
 
 def test_the_layout_check_can_fail(monkeypatch):
-    figure = figures.penalty_shape()
-    figure.text(0.5, 0.5, "one")
-    figure.text(0.5, 0.5, "two")
+    figure = a_figure()
+    figure.text(0.3, 0.5, "one")
+    figure.text(0.3, 0.5, "two")
     with pytest.raises(AssertionError, match="'one' lies on 'two'"):
         check_layout(figure, monkeypatch)
 
@@ -323,9 +305,7 @@ def test_no_bar_of_a_class_has_a_colour():
 def test_a_class_is_drawn_as_its_legend_says(bins):
     mask = np.arange(12).reshape(3, 4).repeat(3, 0).repeat(3, 1)
     outcome = figures.Outcome(mask, np.ones(mask.shape), bins["ce"]["top"])
-    figure = figures.qualitative(
-        mask, mask, {"ce": outcome}, looks_of(["ce"]), CLASSES[:11], COLOURS[:11]
-    )
+    figure = figures.qualitative(mask, mask, {"ce": outcome}, looks_of(["ce"]), CLASSES[:11])
     (legend,) = figure.legends
     ax = next(ax for ax in figure.axes if ax.get_title() == "ce")
     drawn = [
@@ -342,7 +322,7 @@ def test_a_class_is_drawn_as_its_legend_says(bins):
 def test_the_same_colour_in_every_figure(bins):
     keys = ["ce", "mbls"]
     for name, figure in every_figure(keys, CLASSES[:2], bins):
-        if name in ("rank_heatmap", "mean_logits", "penalty_shape", "qualitative"):
+        if name in ("rank_heatmap", "mean_logits", "qualitative"):
             continue  # coloured by rank or class
         artists = [
             *figure.findobj(matplotlib.lines.Line2D),
@@ -356,12 +336,12 @@ def test_the_same_colour_in_every_figure(bins):
 
 def test_users_settings_change_nothing_and_none_are_left_behind():
     before = dict(matplotlib.rcParams)
-    plain = figures.penalty_shape()
+    plain = a_figure()
     assert dict(matplotlib.rcParams) == before
     with matplotlib.rc_context(
         {"font.size": 30, "axes.labelsize": 30, "xtick.labelsize": 30, "figure.facecolor": "black"}
     ):
-        other = figures.penalty_shape()
+        other = a_figure()
         other.draw_without_rendering()
     plain.draw_without_rendering()
     for a, b in zip(
@@ -453,28 +433,10 @@ def test_ellipses_hold_what_they_promise():
     assert np.mean([holds(values.spread_ellipse(points), x) for x in points]) == pytest.approx(
         0.5, abs=0.03
     )
-    assert values.mean_ellipse(points[:2]) is None
 
 
 # Values drawn are values given
 # ------------------------------------------------------------------------------
-
-
-def test_radar_puts_the_best_outside_and_prints_both_ends():
-    table = pd.DataFrame({"a": [0.2, 0.4], "b": [0.9, 0.6], "c": [0.5, 0.505]}, ["ce", "mbls"])
-    figure = figures.radar(
-        [figures.Web("ECE ↓", table, ["lower", "lower", "higher"])], looks_of(["ce", "mbls"])
-    )
-    found = lines(figure.axes[0])
-    radius = {key: np.hypot(*found[look(key)].T)[:3] for key in ("ce", "mbls")}
-    assert radius["ce"][:2] == pytest.approx([1, 0.25])
-    assert radius["mbls"] == pytest.approx([0.25, 1, 1])
-    assert (
-        0.8 < radius["ce"][2] < 1
-    )  # 1 % apart is drawn as a small way, though it is all the way from worst to best
-    text = all_text(figure)
-    assert "a\n0.400 → 0.200" in text
-    assert "c\n0.480 → 0.505" in text
 
 
 def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
@@ -482,16 +444,14 @@ def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
         {"dice": [1.0, 2.0, 3.0], "ece": [2.5, np.nan, 1.0], "rank": [1.0, 2.0, 3.0]},
         ["ls", "ce", "mbls"],
     )
-    figure = figures.rank_heatmap(
-        {"sum-rank": table}, looks_of(table.index), {"dice": "DSC", "ece": "ECE"}
-    )
+    figure = figures.rank_heatmap({"sum-rank": table}, looks_of(table.index))
     cells = {
         (t.get_position()[::-1]): (t.get_text(), t.get_fontweight()) for t in figure.axes[0].texts
     }
     assert cells[0, 0] == ("1", "bold")
     assert cells[1, 1] == ("–", "normal")
     assert cells[2, 1] == ("1", "bold")
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["DSC", "ECE", "rank"]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["dice", "ece", "rank"]
     heat, bar = figure.axes[0].images[0], figure.axes[1]
     assert heat.get_array()[0, 0] < heat.get_array()[2, 0]
     assert (bar.get_ylabel(), [t.get_text() for t in bar.get_yticklabels()]) == (
@@ -540,7 +500,7 @@ def test_reliability_draws_accuracy_gap_counts_and_ece():
         (0.8333, 0.8, 0.1),
     }  # accuracy, and the gaps
     hatched = {p.get_hatch()[0]: to_hex(p.get_edgecolor()) for p in top.patches if p.get_hatch()}
-    assert hatched == {"/": style.OVER.lower(), "\\": style.UNDER.lower()}
+    assert hatched == {"/": calibration.OVER.lower(), "\\": calibration.UNDER.lower()}
     assert [round(p.get_height(), 4) for p in bottom.patches] == [0, 0.4, 0.6]
     assert "ECE 0.160" in all_text(figure)  # (|20 - 30| + |54 - 48|) / 100
     assert any(np.array_equal(line.get_xydata(), [[0, 0], [1, 1]]) for line in top.lines)
@@ -612,34 +572,8 @@ def test_sensitivity_draws_means_over_seeds_and_rings_the_chosen():
             .to_numpy()
         )
         np.testing.assert_allclose(lines(ax)[look(key)][:, 1], means)
-        np.testing.assert_allclose(lines(ax)[style.INK, "o"], [[1, means[1]]])
+        np.testing.assert_allclose(lines(ax)[layout.INK, "o"], [[1, means[1]]])
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
-
-
-def test_backbones_draw_means_with_their_intervals():
-    cells = pd.MultiIndex.from_product([["U-Net", "TransUNet"], ["ce", "mbls"]])
-    table = pd.DataFrame(
-        {"mean": [0.1, 0.2, 0.3, 0.4], "low": [0.0, 0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5, 0.6]},
-        cells,
-    )
-    figure = figures.backbones({"ece": table}, looks_of(["ce", "mbls"]))
-    drawn = sorted(tuple(line.get_ydata()) for line in figure.axes[0].lines)
-    assert drawn == sorted(
-        [(m,) for m in table["mean"]] + list(zip(table["low"], table["high"], strict=True))
-    )
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "TransUNet"]
-
-
-def test_objectives_are_shares_of_the_sum():
-    table = pd.DataFrame({"ce": [0.2, 0.5], "mbls": [0.6, 0.5]}, ["RV", "LV"])
-    figure = figures.objectives({"cece": table}, looks_of(["ce", "mbls"]))
-    bars = [
-        (to_hex(p.get_facecolor()), round(p.get_x(), 6), round(p.get_width(), 6))
-        for p in figure.axes[0].patches
-    ]
-    ce, mbls = (LOOKS[key].colour.lower() for key in ("ce", "mbls"))
-    assert bars == [(ce, 0, 0.25), (mbls, 0.25, 0.75), (ce, 0, 0.5), (mbls, 0.5, 0.5)]
-    assert {"0.200", "0.600", "0.500"} <= set(all_text(figure).split("\n"))
 
 
 def test_learning_curves_are_means_of_runs_with_the_best_epoch_marked():
@@ -708,30 +642,12 @@ def test_mean_logits_of_many_classes_are_a_matrix(n, monkeypatch):
         )  # one scale for all
 
 
-def test_the_penalty_and_its_slope_are_those_of_the_loss():
-    figure = figures.penalty_shape(margin=6.0)
-    top, bottom = figure.axes[1], figure.axes[3]
-    for distance in (0.5, 5.0, 7.0, 11.0):
-        logits = torch.tensor([[distance, 0.0]], requires_grad=True)
-        value = margin_penalty(logits, margin=6.0)
-        value.backward()
-        assert np.interp(distance, *top.lines[0].get_data()) == pytest.approx(value.item())
-        level = next(
-            line.get_ydata()[0]
-            for line in bottom.lines
-            if line.get_xdata()[0] <= distance <= line.get_xdata()[1]
-        )
-        assert level == pytest.approx(-logits.grad[0, 1].item())
-
-
 def test_qualitative_shows_masks_confidence_and_reliability(bins):
     image = np.linspace(0, 1, 12).reshape(4, 3)
     mask = np.array([[0, 1, 2]] * 4)
     confidence = np.full((4, 3), 0.7)
     outcome = figures.Outcome(mask, confidence, bins["ce"]["top"])
-    figure = figures.qualitative(
-        image, mask, {"ce": outcome}, looks_of(["ce"]), ["one", "two"], COLOURS[:2]
-    )
+    figure = figures.qualitative(image, mask, {"ce": outcome}, looks_of(["ce"]), ["one", "two"])
     pictures = {
         ax.get_title(): ax.images[0].get_array()
         for ax in figure.axes
@@ -773,12 +689,6 @@ def test_what_has_no_value_is_said(bins, monkeypatch):
     noise.loc[noise["contender"] == "focal", "ece"] = np.nan
     lost = logs(keys)
     lost["focal"][0]["val_dice"] = np.nan
-    cell = pd.DataFrame(
-        {"mean": [0.5, np.nan], "low": np.nan, "high": np.nan},
-        pd.MultiIndex.from_tuples([("U-Net", "ce"), ("U-Net", "focal")]),
-    )
-    web_ = web(keys, ["a", "b", "c"])
-    web_.values.loc["focal", "a"] = np.nan
     for figure in (
         figures.reliability(top, named),
         figures.reliability_per_class({"ce": bins["ce"]["per_class"]}, named, CLASSES[:4]),
@@ -786,18 +696,12 @@ def test_what_has_no_value_is_said(bins, monkeypatch):
         figures.dice_vs_ece(gone, gone, named),
         figures.robustness(noise, named),
         figures.learning_curves(lost, named),
-        figures.radar([web_], named),
-        figures.backbones({"dice": cell}, named),
-        figures.objectives({"dice": gone.head(2)}, named),
         figures.sensitivity(tried_table(["focal"]).assign(ece=np.nan), named),
     ):
         assert re.search(r"no value: [\s\S]*focal", all_text(figure)), all_text(figure)
         check_layout(figure, monkeypatch)
     assert "no voxels" in all_text(figures.reliability(top, named))
     assert "no voxels" in all_text(figures.risk_coverage({"ce": empty}, named))
-    assert "no values" in all_text(
-        figures.radar([figures.Web("DSC", web_.values * np.nan, ["higher"] * 3)], named)
-    )
     assert "too few cases" in all_text(figures.dice_vs_ece(gone.head(1), gone.head(1), named))
 
 
@@ -809,12 +713,12 @@ def test_files_are_the_same_every_time(tmp_path):
     for ending, start in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
         paths = [tmp_path / f"{i}" / f"figure.{ending}" for i in (1, 2)]
         for path in paths:
-            save_figure(path, figures.penalty_shape())
+            save_figure(path, a_figure())
         assert paths[0].read_bytes() == paths[1].read_bytes()
         assert paths[0].read_bytes().startswith(start)
     assert b"<dc:date>" not in (tmp_path / "1" / "figure.svg").read_bytes()
     with pytest.raises(UserError, match="cannot write the figure"):
-        save_figure(tmp_path / "figure.nonsense", figures.penalty_shape())
+        save_figure(tmp_path / "figure.nonsense", a_figure())
 
 
 def test_all_names_lead_somewhere():

@@ -25,8 +25,8 @@ from segcal.compare.ranking import rank_results
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
 from segcal.figures import FIGURES, aurc, look_of, save_figures
-from segcal.figures.from_networks import median_case
-from segcal.figures.style import OVER
+from segcal.figures.calibration import OVER
+from segcal.figures.from_runs import median_case
 from segcal.folders import read_json, save_weights, write_json
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
@@ -37,15 +37,11 @@ from segcal.types import UserError
 
 NOISE = (0.01, 0.03, 0.05)
 KEYS = {
-    "radar",
     "rank_heatmap",
     "mean_logits",
     "robustness",
     "sensitivity",
-    "backbones",
     "qualitative",
-    "objectives",
-    "penalty_shape",
     "reliability",
     "reliability_per_class",
     "dice_vs_ece",
@@ -187,18 +183,6 @@ def test_sensitivity_reads_validation_scores(results, study):
         np.testing.assert_allclose(lines(ax)["#222222", "o"][0], [1, means[1]])
 
 
-def test_backbones_compare_what_ran_on_several_networks(results, study):
-    figure = FIGURES["backbones"].draw(results, "made")
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "TransUNet"]
-    found = sorted(
-        line.get_ydata()[0] for line in figure.axes[0].lines if len(line.get_ydata()) == 1
-    )
-    groups = [["ce"], CHOSEN["mbls"], ["transunet-ce"], ["transunet-mbls"]]
-    assert found == pytest.approx(
-        sorted(mean([study / run for run in runs], "dice", "mean") for runs in groups)
-    )
-
-
 def test_bins_of_all_seeds_are_added_up(results, study):
     entries = [read_json(study / run / "bins.json")["entries"][0] for run in CHOSEN["mbls"]]
     fine = {what: np.sum([e["fine"][what] for e in entries], axis=0) for what in ("count", "hit")}
@@ -217,58 +201,20 @@ def test_bins_of_all_seeds_are_added_up(results, study):
     )
 
 
-def test_the_margin_is_the_chosen_one_and_curves_are_the_logs(results, study):
-    assert FIGURES["penalty_shape"].draw(results, "made").axes[1].get_title() == "margin 8"
+def test_learning_curves_are_the_logs(results, study):
     ax = FIGURES["learning_curves"].draw(results, "made").axes[0]
     with (study / "ce" / "log.csv").open() as file:
         expected = [float(row["val_dice"]) for row in csv.DictReader(file)]
     np.testing.assert_allclose(lines(ax)[look_of("ce").colour, ""][:, 1], expected)
 
 
-def test_objectives_are_the_four(results):
-    figure = FIGURES["objectives"].draw(results, "made")
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == [
-        "CE",
-        "CE+Dice",
-        "MbLS",
-        "MbLS+Dice",
-    ]
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [
-        "anterior",
-        "posterior",
-        "mean",
-    ]
-
-
-def test_axes_of_the_radar(tmp_path, results):
-    assert "HD95 ↓ (mm)\n" in all_text(
-        FIGURES["radar"].draw(results, "made")
-    )  # one data set of two classes: metrics
-    sets = {
-        "acdc": ("RV", "MYO", "LV"),
-        "busi": ("tumour",),
-        "flare": ("liver", "kidney", "spleen", "pancreas"),
-    }
+def test_ranks_on_several_data_sets_are_added(tmp_path):
+    sets = {"acdc": ("RV", "MYO", "LV"), "busi": ("tumour",)}
     for (name, classes), loss in itertools.product(sets.items(), ("ce", "mbls")):
-        made_run(
-            tmp_path / name,
-            f"{name}-{loss}",
-            loss,
-            dataset=name,
-            classes=classes,
-            n_cases=3,
-            n_voxels=300,
-        )
-    few = read_results([tmp_path / "acdc", tmp_path / "busi"])
-    figure = FIGURES["radar"].draw(few, "acdc")
-    assert [ax.get_title() for ax in figure.axes] == ["DSC ↑ per class", "CECE ↓ per class"]
-    assert "MYO\n" in all_text(figure)
-    many = read_results([tmp_path / name for name in sets])
-    assert "busi\n" in all_text(FIGURES["radar"].draw(many, "acdc"))
-    assert [ax.get_title() for ax in FIGURES["rank_heatmap"].draw(many, "acdc").axes][
-        2
-    ] == "sum-rank, 3 data sets"
-    assert FIGURES["objectives"].draw(many, "acdc") is None  # neither was trained with Dice
+        made = {"dataset": name, "classes": classes, "n_cases": 3, "n_voxels": 300}
+        made_run(tmp_path, f"{name}-{loss}", loss, **made)
+    figure = FIGURES["rank_heatmap"].draw(read_results([tmp_path]), "acdc")
+    assert figure.axes[2].get_title() == "sum-rank, 2 data sets"
 
 
 def test_a_data_set_scored_by_regions(tmp_path):
@@ -277,9 +223,6 @@ def test_a_data_set_scored_by_regions(tmp_path):
     for loss in ("ce", "mbls"):
         made_run(tmp_path, loss, loss, classes=classes, regions=regions, n_cases=3, n_voxels=300)
     results = read_results([tmp_path])
-    text = all_text(FIGURES["radar"].draw(results, "made"))
-    assert "TC (region)\n" in text
-    assert "oedema\n" in text  # calibration knows raw classes only
     point = lines(FIGURES["dice_vs_ece"].draw(results, "made").axes[1])[look("ce")][0]
     assert point[0] == pytest.approx(mean([tmp_path / "ce"], "dice", "mean (region)"))
 
@@ -306,14 +249,7 @@ def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     write_json(folder / "bins.json", bins)
     results = read_results([tmp_path])
     drawn = {key: row.draw(results, "made") for key, row in FIGURES.items()}
-    nothing = {
-        "rank_heatmap",
-        "robustness",
-        "sensitivity",
-        "backbones",
-        "objectives",
-        "qualitative",
-    }
+    nothing = {"rank_heatmap", "robustness", "sensitivity", "qualitative"}
     assert {key for key, figure in drawn.items() if figure is None} == nothing
     for figure in drawn.values():
         if figure is not None:
@@ -355,9 +291,7 @@ def test_methods_and_networks_of_other_tools_are_drawn(results):
     others = replace(results, scores=scores, contenders=tuple(contenders))
     drawn = {key for key, row in FIGURES.items() if row.draw(others, "made") is not None}
     assert drawn == KEYS - {"qualitative"}
-    figure = FIGURES["backbones"].draw(others, "made")
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["U-Net", "nnunet"]
-    assert "theirs" in all_text(figure)
+    assert "theirs" in all_text(FIGURES["dice_vs_ece"].draw(others, "made"))
 
 
 # One case, through real networks
@@ -455,8 +389,8 @@ def test_one_case_needs_weights_and_data(networks, tmp_path):
 
 
 def test_unknown_names_are_refused_before_anything_is_drawn(results, tmp_path):
-    with pytest.raises(UserError, match="unknown figure 'raddar'; choose one of radar, "):
-        save_figures(results, tmp_path, keys=["radar", "raddar"])
+    with pytest.raises(UserError, match="unknown figure 'rank'; choose one of rank_heatmap, "):
+        save_figures(results, tmp_path, keys=["rank_heatmap", "rank"])
     with pytest.raises(UserError, match="unknown format 'gif'; choose one of svg, pdf, png"):
         save_figures(results, tmp_path, format="gif")
     assert not list(tmp_path.iterdir())
@@ -479,7 +413,7 @@ def test_the_verb(networks, tmp_path):
     rows = {row["figure"]: row for row in json.loads(done.stdout)}
     assert set(rows) == KEYS
     drawn = {key for key, row in rows.items() if row["file"]}
-    assert KEYS - drawn == {"robustness", "sensitivity", "backbones", "objectives"}
+    assert KEYS - drawn == {"robustness", "sensitivity"}
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         f"{cases.name}-{key}.svg" for key in drawn
     )
@@ -488,13 +422,13 @@ def test_the_verb(networks, tmp_path):
 
 def test_some_figures_in_another_format(networks, tmp_path):
     folder, cases = networks
-    wanted = ["--format", "pdf", "--figure", "radar", "--figure", "backbones"]
+    wanted = ["--format", "pdf", "--figure", "reliability", "--figure", "sensitivity"]
     done = CliRunner().invoke(
         app, ["figures", str(folder), "-o", str(tmp_path), *wanted], env={"COLUMNS": "120"}
     )
     assert done.exit_code == 0, done.output
-    assert [p.name for p in tmp_path.iterdir()] == [f"{cases.name}-radar.pdf"]
-    assert "left out: needs runs of a method on several networks" in " ".join(done.stdout.split())
+    assert [p.name for p in tmp_path.iterdir()] == [f"{cases.name}-reliability.pdf"]
+    assert "left out: needs runs of a method with several settings" in " ".join(done.stdout.split())
 
 
 def test_labels_come_from_the_tables(results):

@@ -11,7 +11,7 @@ from matplotlib.contour import QuadContourSet
 from official_layouts import LAYOUTS, write_layout
 
 from segcal.data import inspect
-from segcal.data.catalog import DATASETS, class_colours, source_of
+from segcal.data.catalog import DATASETS, source_of
 from segcal.data.images import Grid, restored
 from segcal.data.prepare import prepare
 from segcal.figures import contact_sheet
@@ -484,7 +484,7 @@ def test_contact_sheets_show_the_middle_of_the_labelled_slices(code, tmp_path):
             np.testing.assert_array_equal(
                 found, (as_radiologists_see(volume, code) if code else volume)[z]
             )
-    figure = contact_sheet(chosen, cases.classes, class_colours(len(cases.classes)), "sheet")
+    figure = contact_sheet(chosen, cases.classes, "sheet")
     assert [ax.get_aspect() for ax in figure.axes[:2]] == [2, chosen[1].aspect]
     letters = [
         {text.get_text(): text.get_position() for text in ax.texts} for ax in figure.axes[:3]

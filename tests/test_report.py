@@ -25,14 +25,14 @@ from segcal.compare.tables import TABLES
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
 from segcal.data.slices import volume
-from segcal.figures.from_networks import median_case
+from segcal.figures import FIGURES
+from segcal.figures.from_runs import median_case
 from segcal.losses import LOSSES
 from segcal.metrics import label_map
 from segcal.predictors.run import open_run
 from segcal.report import build_report, save_report, summaries
 from segcal.report.appendix import run_facts
-from segcal.report.sprites import crop, pictures, tiled
-from segcal.report.viewer import chosen_cases, viewer_data
+from segcal.report.viewer import chosen_cases, crop, pictures, tiled, viewer_data
 from segcal.types import UserError
 
 
@@ -80,7 +80,8 @@ def tiny_page(tiny):
 @pytest.fixture
 def few_figures(monkeypatch):
     """Drawing takes most of the time: one figure is enough where figures do not matter."""
-    monkeypatch.setattr("segcal.report.FIGURES", ["risk_coverage"])
+    one = {"risk_coverage": FIGURES["risk_coverage"]}
+    monkeypatch.setattr("segcal.report.FIGURES", one)
     monkeypatch.setattr("segcal.report.RELIABILITY", ())
     monkeypatch.setattr("segcal.report.OF_CASES", ())
 

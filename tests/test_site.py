@@ -162,7 +162,7 @@ ALONE = [
     *(
         "corruptions.CORRUPTIONS",
         "compare.tables.TABLES",
-        "figures.table.FIGURES",
+        "figures.from_runs.FIGURES",
         "types.UserError",
     ),
 ]

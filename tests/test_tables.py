@@ -435,13 +435,6 @@ def test_where_folds_chose_differently_every_choice_is_marked(folds):
     ]
 
 
-def test_the_penalty_is_drawn_with_the_margin_that_most_folds_chose(folds):
-    from segcal.figures import FIGURES
-
-    titles = [ax.get_title() for ax in FIGURES["penalty_shape"].draw(folds, "organs").axes]
-    assert "margin 8" in titles
-
-
 def test_selection_shows_every_setting_that_was_tried(study):
     table = TABLES["selection"](study)
     found = {row.label: (row.cells[0].value, row.cells[0].best) for row in table.rows}

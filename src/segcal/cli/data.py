@@ -189,12 +189,10 @@ def inspect(
     for line in facts["warnings"]:
         table.add_row("[yellow]warning[/]", Text(line))
     if figure is not None:
-        from segcal.data.catalog import class_colours
         from segcal.figures import contact_sheet
 
         title = f"{data.name}: {facts['cases']} cases"
-        colours = class_colours(len(data.classes))
-        save_figure(figure, contact_sheet(middle_slices(data, n), data.classes, colours, title))
+        save_figure(figure, contact_sheet(middle_slices(data, n), data.classes, title))
         table.add_row("contact sheet", Text(str(figure)))
     show(facts, table, as_json)
 

@@ -4,10 +4,11 @@ from finished runs.
 Drawing functions know nothing of runs and touch no file; `save_figures` writes into a folder. Names
 load when they are first used, so that a contact sheet needs neither torch nor pandas.
 
+>>> import numpy as np
 >>> from segcal import figures
->>> figure = figures.penalty_shape(margin=10.0)
->>> [ax.get_title() for ax in figure.axes[:2]]
-['linear', 'margin 10']
+>>> looks, classes = {"ce": figures.look_of("ce")}, ["background", "tumour"]
+>>> figures.mean_logits({"ce": np.eye(2)}, looks, classes).axes[0].get_title()
+'CE'
 """
 
 from __future__ import annotations
@@ -17,35 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segcal.figures.calibration import reliability, reliability_per_class
-    from segcal.figures.comparison import Web, backbones, dice_vs_ece, objectives, radar
-    from segcal.figures.logits import mean_logits, penalty_shape
+    from segcal.figures.comparison import dice_vs_ece, mean_logits, rank_heatmap
+    from segcal.figures.from_runs import FIGURES, FigureRow, save_figures
     from segcal.figures.looks import Look, look_of, looks_of
     from segcal.figures.outlines import contact_sheet
     from segcal.figures.pictures import Outcome, qualitative
     from segcal.figures.series import learning_curves, risk_coverage, robustness, sensitivity
-    from segcal.figures.table import FIGURES, FigureRow, save_figures
     from segcal.figures.values import aurc, risk_curve
 
-_HOMES = {
-    "calibration": ["reliability", "reliability_per_class"],
-    "comparison": ["Web", "backbones", "dice_vs_ece", "objectives", "radar", "rank_heatmap"],
-    "logits": ["mean_logits", "penalty_shape"],
-    "looks": ["Look", "look_of", "looks_of"],
-    "outlines": ["contact_sheet"],
-    "pictures": ["Outcome", "qualitative"],
-    "series": ["learning_curves", "risk_coverage", "robustness", "sensitivity"],
-    "table": ["FIGURES", "FigureRow", "save_figures"],
-    "values": ["aurc", "risk_curve"],
-}
-__all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "Web", "aurc", "backbones", "contact_sheet"]
-__all__ += ["dice_vs_ece", "learning_curves", "look_of", "looks_of", "mean_logits", "objectives"]
-__all__ += ["penalty_shape", "qualitative", "radar", "rank_heatmap", "reliability"]
-__all__ += ["reliability_per_class", "risk_coverage", "risk_curve", "robustness", "save_figures"]
-__all__ += ["sensitivity"]
+__all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "aurc", "contact_sheet", "dice_vs_ece"]
+__all__ += ["learning_curves", "look_of", "looks_of", "mean_logits", "qualitative", "rank_heatmap"]
+__all__ += ["reliability", "reliability_per_class", "risk_coverage", "risk_curve", "robustness"]
+__all__ += ["save_figures", "sensitivity"]
+
+# Where names are looked for, in this order; the first needs the fewest other packages.
+_MODULES = ["outlines", "looks", "values", "calibration", "comparison", "pictures", "series"]
+_MODULES += ["from_runs"]
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+    for module in _MODULES if name in __all__ else ():
+        contents = vars(import_module(f"{__name__}.{module}"))
+        if name in contents:
+            return contents[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

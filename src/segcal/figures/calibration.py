@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,18 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from segcal.figures import layout
+from segcal.figures.layout import DOUBLE, INK, PALE, SINGLE, SMALL, SOFT
 from segcal.figures.looks import Look, Looks
-from segcal.figures.style import DOUBLE, INK, OVER, PALE, SINGLE, SMALL, SOFT, UNDER
 from segcal.figures.values import BinSums, Floats, ece_of
 
-MOST_DIAGRAMS = 16
-"""More diagrams than these are drawn as lines, a panel per class."""
-
-RARE = 0.002
-"""Bins with a smaller share of the voxels are faint: few voxels decide their accuracy."""
-
+MOST_DIAGRAMS = 16  # more are drawn as lines, a panel per class
+RARE = 0.002  # bins with a smaller share of the voxels are faint: few voxels decide their accuracy
+OVER, UNDER = "#B2182B", "#2166AC"  # over- and underconfident; colour-blind readers can tell them
 DIAGONAL: Any = {"color": SOFT, "linestyle": "--", "linewidth": 0.7}
+# The sign of confidence less accuracy, and how that gap is drawn.
 GAPS = (("above", 1, OVER, "/////"), ("below", -1, UNDER, "\\\\\\\\\\"))
-"""The sign of confidence less accuracy, and how that gap is drawn."""
 
-
-Diagram = tuple[str, BinSums, Look]
-"""A title, the sums of the bins (B,), and the look of the contender."""
+Diagram = tuple[str, BinSums, Look]  # a title, the sums of the bins (B,), how it is drawn
 
 
 @layout.styled
@@ -68,7 +63,6 @@ def _of_class(bins: BinSums, k: int) -> BinSums:
 
 
 def _share(bins: BinSums) -> Floats:
-    """The share of the voxels in each bin."""
     return np.asarray(bins["count"]) / max(float(np.sum(bins["count"])), 1)
 
 
@@ -79,20 +73,18 @@ def _diagrams(
     n, (rows, columns) = len(diagrams), layout.wrapped(len(diagrams), columns)
     width = SINGLE if columns < 3 else DOUBLE
     height = rows * (0.95 * min(width / columns, 62) + 14) + 10
-    size: Any = {"width": width, "height": height, "height_ratios": [3, 1] * rows}
-    figure, axes = layout.panels(2 * rows, columns, **size)
+    figure, axes = layout.panels(2 * rows, columns, width, height, height_ratios=[3, 1] * rows)
     # One scale for all counts, as high as the highest bar needs.
     highest = max(float(_share(bins).max()) for _, bins, _ in diagrams)
     limit = min(1.0, max(0.1, math.ceil(10 * highest) / 10))
-    for i in range(rows * columns):
-        top, bottom = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
-        if i >= n:
-            layout.switch_off((top, bottom))
-            continue
+    for i, (top, bottom) in enumerate(layout.stacked(axes, n, 2)):
         title, bins, look = diagrams[i]
         draw_diagram(top, bins, look)
         top.set_title(title)
-        _draw_counts(bottom, bins, look, limit)
+        n_bins = len(bins["count"])
+        bars: Any = {"width": 0.9 / n_bins, "color": look.colour, "alpha": 0.6, "linewidth": 0}
+        bottom.bar((np.arange(n_bins) + 0.5) / n_bins, _share(bins), **bars)
+        _count_axes(bottom, limit)
         first, last = i % columns == 0, i + columns >= n
         top.tick_params(labelbottom=False, labelleft=first)
         bottom.tick_params(labelbottom=last, labelleft=first)
@@ -145,13 +137,6 @@ def _count_axes(ax: Axes, limit: float) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def _draw_counts(ax: Axes, bins: BinSums, look: Look, limit: float) -> None:
-    n_bins = len(bins["count"])
-    bars: Any = {"width": 0.9 / n_bins, "color": look.colour, "alpha": 0.6, "linewidth": 0}
-    ax.bar((np.arange(n_bins) + 0.5) / n_bins, _share(bins), **bars)
-    _count_axes(ax, limit)
-
-
 def _class_lines(
     bins: Mapping[str, BinSums], looks: Looks, classes: Sequence[str], missing: Sequence[str]
 ) -> Figure:
@@ -159,20 +144,22 @@ def _class_lines(
     rows, columns = layout.wrapped(len(classes), 4)
     handles = layout.line_handles(looks[key] for key in bins)
     size: Any = {"height": 72 * rows, "height_ratios": [3, 0.8, 0.8] * rows}
-    figure, axes = layout.panels(3 * rows, columns, legend=handles, **size)
+    figure, axes = layout.panels(3 * rows, columns, DOUBLE, legend=handles, **size)
     errors = [ece_of(_of_class(sums, k)) for sums in bins.values() for k in range(len(classes))]
     highest = max((error for error in errors if not math.isnan(error)), default=1.0)
-    for i in range(rows * columns):
-        trio = axes[3 * (i // columns) : 3 * (i // columns) + 3, i % columns]
-        if i >= len(classes):
-            layout.switch_off(trio)
-            continue
+    for i, trio in enumerate(layout.stacked(axes, len(classes), 3)):
         top, middle, bottom = trio
         top.plot([0, 1], [0, 1], **DIAGONAL)
         _unit_axes(top)
         top.set_title(layout.shortened(classes[i], 24))
         for place, (key, sums) in enumerate(bins.items()):
-            _draw_line(trio, _of_class(sums, i), looks[key], place)
+            part, look = _of_class(sums, i), looks[key]
+            count, known = part["count"], part["count"] > 0
+            probability, frequency = (part[k][known] / count[known] for k in ("conf", "hit"))
+            top.plot(probability, frequency, clip_on=False, **look.of_line(markersize=2.5))
+            edges = np.linspace(0, 1, len(known) + 1)
+            middle.stairs(_share(part), edges, color=look.colour, linewidth=0.8)
+            bottom.bar(place, ece_of(part), color=look.colour, width=0.8)
         top.tick_params(labelbottom=False)
         _count_axes(middle, 1)
         middle.set_xlabel("probability")
@@ -181,13 +168,3 @@ def _class_lines(
             ax.set_ylabel(name if i % columns == 0 else "")
             ax.tick_params(labelleft=i % columns == 0)
     return layout.finished(figure, handles, missing=missing)
-
-
-def _draw_line(trio: Iterable[Axes], bins: BinSums, look: Look, place: int) -> None:
-    top, middle, bottom = trio
-    known = bins["count"] > 0
-    probability, frequency = (bins[name][known] / bins["count"][known] for name in ("conf", "hit"))
-    top.plot(probability, frequency, clip_on=False, **look.of_line(markersize=2.5))
-    edges = np.linspace(0, 1, len(known) + 1)
-    middle.stairs(_share(bins), edges, color=look.colour, linewidth=0.8)
-    bottom.bar(place, ece_of(bins), color=look.colour, width=0.8)

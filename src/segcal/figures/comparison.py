@@ -1,9 +1,9 @@
-"""Contenders side by side: radar, ranks, Dice against ECE, networks, with and without Dice."""
+"""Contenders side by side: ranks, Dice against ECE, mean logits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -16,104 +16,33 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from segcal.figures import layout
+from segcal.figures.layout import CENTRED, DOUBLE, INK, SINGLE, SOFT
 from segcal.figures.looks import Looks, axis_label
-from segcal.figures.style import CENTRED, DOUBLE, PALE, SINGLE, SMALL, SOFT, text_on
-from segcal.figures.values import mean_ellipse, outward, spread_ellipse
+from segcal.figures.values import Floats, mean_ellipse, spread_ellipse
 
-
-def _distinct(names: Iterable[Any]) -> list[Any]:
-    return list(dict.fromkeys(names))
-
-
-class Web(NamedTuple):
-    """One radar: a row per contender, a column per axis, and which direction is better on each
-    ("higher" or "lower").
-    """
-
-    title: str
-    values: pd.DataFrame
-    better: Sequence[str]
+DARKEST = 0.6  # the part of the colours that the heat map uses; black is easy to read on all
+# Bars have no colour, because every colour, black and grey too, means a method.
+TRUE: Any = {"facecolor": "white", "edgecolor": INK, "hatch": "//////", "linewidth": 0.6}
+OTHER: Any = {"facecolor": "white", "edgecolor": SOFT, "linewidth": 0.6}
+MOST_BARS = 6  # the mean logits of more classes are drawn as a matrix
 
 
 @layout.styled
-def radar(webs: Sequence[Web], looks: Looks) -> Figure:
-    """A radar per web; an axis goes from the worst value (inner ring) to the best (outer ring)."""
-    keys = _distinct(key for web in webs for key in web.values.index)
-    handles = layout.line_handles(looks[key] for key in keys)
-    width = DOUBLE if len(webs) > 1 else SINGLE
-    lowest = min(_spokes(max(web.values.shape[1], 1))[:, 1].min() for web in webs)
-    height = (1.6 - lowest) * width / len(webs) / 3.2 + 8
-    figure, axes = layout.panels(1, len(webs), width=width, height=height, legend=handles)
-    missing = []
-    for ax, web in zip(axes[0], webs, strict=True):
-        _draw_web(ax, web, looks)
-        for name, column in web.values.items():
-            missing += [f"{looks[key].label} ({name})" for key in column.index[column.isna()]]
-    return layout.finished(figure, handles, missing=missing)
-
-
-def _draw_web(ax: Axes, web: Web, looks: Looks) -> None:
-    ax.set_axis_off()
-    ax.set_aspect("equal")
-    ax.set_title(web.title)
-    names = list(web.values.columns)
-    if not names or web.values.dropna(how="all").empty:
-        layout.say(ax, "no values")
-        return
-    inner, spokes = 0.25, _spokes(len(names))
-    ax.set(xlim=(-1.6, 1.6), ylim=(spokes[:, 1].min() - 0.3, 1.3))
-    for radius in np.linspace(inner, 1, 4):
-        ax.plot(*_closed(radius * spokes).T, color=PALE, linewidth=0.5, zorder=0)
-    scaled, ends = outward(web.values, dict(zip(names, web.better, strict=True)), inner)
-    for (x, y), name in zip(spokes, names, strict=True):
-        ax.plot([0, x], [0, y], color=PALE, linewidth=0.5, zorder=0)
-        side = "center" if abs(x) < 0.2 else ("left" if x > 0 else "right")
-        up = "bottom" if y > 0.2 else ("top" if y < -0.2 else "center")
-        text = f"{layout.shortened(name, 18)}\n{' → '.join(map(_short, ends[name].dropna()))}"
-        ax.text(1.07 * x, 1.07 * y, text, ha=side, va=up, fontsize=SMALL)
-    for key in scaled.index:
-        points = _closed(scaled.loc[key].to_numpy(dtype=float)[:, None] * spokes)
-        ax.plot(*points.T, markersize=3, clip_on=False, **looks[key].of_line())
-
-
-def _spokes(n: int) -> NDArray[Any]:
-    """The ends of n axes (n, x and y), the first upwards, then clockwise."""
-    turn = np.pi / 2 - 2 * np.pi * np.arange(n) / n
-    return np.stack([np.cos(turn), np.sin(turn)], 1)
-
-
-def _closed(points: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([points, points[:1]])
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"
-
-
-DARKEST = 0.6
-"""The part of its colours that the heat map uses; black numbers are easy to read on all of them."""
-
-
-@layout.styled
-def rank_heatmap(
-    ranks: Mapping[str, pd.DataFrame], looks: Looks, columns: Mapping[str, str] | None = None
-) -> Figure:
+def rank_heatmap(ranks: Mapping[str, pd.DataFrame], looks: Looks) -> Figure:
     """A heat map per kind of rank: a row per contender, a column per metric, the overall rank last.
 
-    Rank 1 is best. One bar at the side says which colour is which rank, for all panels."""
+    The tables have the same rows; rank 1 is best."""
     n_rows = max(len(table) for table in ranks.values())
     ratios = [table.shape[1] for table in ranks.values()]
-    size: Any = {"width": DOUBLE if sum(ratios) > 6 else SINGLE, "height": 14 + 6.5 * n_rows}
-    figure, axes = layout.panels(1, len(ranks), width_ratios=ratios, **size)
-    rows = list(next(iter(ranks.values())).index)
+    width = DOUBLE if sum(ratios) > 6 else SINGLE
+    figure, axes = layout.panels(1, len(ranks), width, 14 + 6.5 * n_rows, width_ratios=ratios)
     cmap = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0, DARKEST, 256)))
     colours: Any = ScalarMappable(Normalize(1, max(n_rows, 2)), cmap)
     for ax, (title, table) in zip(axes[0], ranks.items(), strict=True):
-        names = [(columns or {}).get(str(name), str(name)) for name in table.columns]
         ax.set_title(title)
-        ax.set_xticks(range(len(names)), names)
+        ax.set_xticks(range(table.shape[1]), table.columns)
         ax.set_yticks(range(len(table)), [looks[key].label for key in table.index])
-        ax.tick_params(length=0, labelleft=ax is axes[0, 0] or list(table.index) != rows)
+        ax.tick_params(length=0, labelleft=ax is axes[0, 0])
         ax.spines[:].set_visible(False)
         _draw_ranks(ax, table.to_numpy(dtype=float), colours)
     if n_rows > 1:
@@ -130,7 +59,7 @@ def _draw_ranks(ax: Axes, ranks: NDArray[Any], colours: Any) -> None:
     for (i, j), rank in np.ndenumerate(ranks):
         text, ink = "–", SOFT
         if not np.isnan(rank):
-            text, ink = f"{rank:g}" if halves else f"{rank:.2f}", text_on(colours.to_rgba(rank))
+            text, ink = f"{rank:g}" if halves else f"{rank:.2f}", INK
         bold = "bold" if rank == np.nanmin(ranks[:, j]) else "normal"
         ax.text(j, i, text, color=ink, fontweight=bold, **CENTRED)
     if ranks.shape[1] > 1:  # the overall rank is set apart
@@ -146,7 +75,7 @@ def dice_vs_ece(
     Both tables have a row per case (or another `unit`) and a column per contender."""
     keys = [key for key in dice.columns if key in ece.columns]
     handles = layout.line_handles((looks[key] for key in keys), linestyle="none")
-    figure, axes = layout.panels(1, 2, height=68, legend=handles)
+    figure, axes = layout.panels(1, 2, DOUBLE, 68, handles)
     missing = layout.labels_without(looks, keys)
     for key in keys:
         points = pd.concat([dice[key], ece[key]], axis=1).dropna().to_numpy(dtype=float)
@@ -156,8 +85,9 @@ def dice_vs_ece(
             continue
         dots: Any = {"marker": ".", "markersize": 2.5, "alpha": 0.45, "markeredgewidth": 0}
         axes[0, 0].plot(*points.T, linestyle="none", color=look.colour, **dots)
-        for ax, shape in zip(axes[0], (spread_ellipse(points), mean_ellipse(points)), strict=True):
-            if shape is not None:
+        for ax, ellipse in zip(axes[0], (spread_ellipse, mean_ellipse), strict=True):
+            if len(points) > 2:
+                shape = ellipse(points)
                 shape.set(facecolor=(*to_rgb(look.colour), 0.08), edgecolor=look.colour)
                 shape.set(linewidth=0.8, linestyle=look.line)
                 ax.add_patch(shape)
@@ -174,65 +104,69 @@ def dice_vs_ece(
 
 
 @layout.styled
-def backbones(values: Mapping[str, pd.DataFrame], looks: Looks) -> Figure:
-    """A panel per metric: networks along the axis, a point per method with an interval.
+def mean_logits(logits: Mapping[str, Floats], looks: Looks, classes: Sequence[str]) -> Figure:
+    """A panel per contender: per true class a group of bars, the mean logits of all classes.
 
-    Rows of `values[metric]` are (network as printed, method), columns `mean`, `low` and `high`;
-    `looks` are those of the methods."""
-    rows = [row for table in values.values() for row in table.index]
-    networks, methods = (_distinct(names) for names in zip(*rows, strict=True))
-    handles = layout.line_handles((looks[method] for method in methods), linestyle="none")
-    figure, axes = layout.panels(1, len(values), height=58, legend=handles)
-    missing = set()
-    for ax, (metric, table) in zip(axes[0], values.items(), strict=True):
-        for (network, method), row in zip(table.index, table.to_numpy(dtype=float), strict=True):
-            mean, low, high = row
-            if np.isnan(mean):
-                missing.add(f"{looks[method].label}, {network}")
-                continue
-            x = networks.index(network) + 0.5 * ((methods.index(method) + 0.5) / len(methods) - 0.5)
-            ax.plot([x, x], [low, high], color=looks[method].colour, linewidth=1)
-            ax.plot(x, mean, **looks[method].of_line(linestyle="none"))
-        ax.set_xticks(range(len(networks)), [name.replace(" ", "\n") for name in networks])
-        ax.set(ylabel=axis_label(metric), xlim=(-0.5, len(networks) - 0.5))
-        layout.grid(ax, "y")
-    return layout.finished(figure, handles, missing=sorted(missing))
-
-
-@layout.styled
-def objectives(values: Mapping[str, pd.DataFrame], looks: Looks) -> Figure:
-    """A panel per metric, a bar per row (a class or a data set): each contender's share of the sum.
-
-    The width of a part is the share, the number in it the value."""
-    keys = _distinct(key for table in values.values() for key in table)
-    handles = [Patch(color=looks[key].colour, label=looks[key].label) for key in keys]
-    n_bars = max(len(table) for table in values.values())
-    figure, axes = layout.panels(1, len(values), height=20 + 8 * n_bars, legend=handles)
-    missing: set[str] = set()
-    for ax, (metric, table) in zip(axes[0], values.items(), strict=True):
-        for i, row in enumerate(table.index):
-            unknown = _draw_shares(ax, i, table.loc[row], looks)
-            missing.update(f"{label} ({row})" for label in unknown)
-        ax.set_yticks(range(len(table)), [layout.shortened(str(row), 16) for row in table.index])
-        ax.set(xlim=(0, 1), ylim=(len(table) - 0.5, -0.5))
-        ax.set(title=axis_label(metric), xlabel="share of the sum")
-        ax.tick_params(axis="y", length=0)
-        ax.spines["left"].set_visible(False)
-    return layout.finished(figure, handles, missing=sorted(missing))
+    `logits[key]` is (K, K): a row per true class, a column per logit; `classes` start with the
+    background. A bar has the number of its class, and that of the true class is hatched. With many
+    classes a panel is a matrix of the same values."""
+    matrix = len(classes) > MOST_BARS
+    rows, columns = layout.wrapped(len(logits), 2)
+    names = [f"{k} {name}" for k, name in enumerate(classes)]
+    each = 12 + 4.2 * len(classes) if matrix else 46
+    height = 6 + each * rows
+    figure, axes = layout.panels(rows, columns, DOUBLE, height, sharex=True, sharey=True)
+    known = np.concatenate([table[np.isfinite(table)] for table in logits.values()])
+    limits = float(known.min(initial=0)), float(known.max(initial=1))
+    for (ax,), (key, table) in zip(layout.stacked(axes, len(logits)), logits.items(), strict=True):
+        ax.set_title(looks[key].label)
+        if matrix:
+            image = _draw_matrix(ax, table, names, limits)
+        else:
+            _draw_groups(ax, table, names)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("true class" if matrix else "mean logit")
+    for ax in axes[-1]:
+        ax.set_xlabel("logit of class" if matrix else "true class")
+    if matrix:
+        layout.colour_bar(figure, image, "mean logit", ax=axes, pad=0.01, aspect=30)
+        return figure
+    room = 0.1 * (limits[1] - limits[0])  # for the numbers at the ends of the bars
+    axes[0, 0].set_ylim(limits[0] - room, limits[1] + room)
+    handles = [Patch(**TRUE, label="logit of the true class"), Patch(**OTHER, label="of another")]
+    return layout.finished(figure, handles)
 
 
-def _draw_shares(ax: Axes, y: int, values: pd.Series[float], looks: Looks) -> list[str]:
-    """One bar; gives the labels of the contenders without a value."""
-    left, missing = 0.0, []
-    for key, value in values.items():
-        look, width = looks[str(key)], value / values.sum()
-        if np.isnan(width):
-            missing.append(look.label)
-            continue
-        border: Any = {"edgecolor": "white", "linewidth": 0.6}
-        ax.barh(y, width, left=left, height=0.7, color=look.colour, **border)
-        if width > 0.1:
-            text, ink = _short(value), text_on(look.colour)
-            ax.text(left + width / 2, y, text, color=ink, **CENTRED)
-        left += width
-    return missing
+def _draw_groups(ax: Axes, table: Floats, names: Sequence[str]) -> None:
+    n = len(names)
+    step = 0.8 / n
+    for k in range(n):
+        places = np.arange(n) + step * (k - (n - 1) / 2)
+        heights = np.nan_to_num(table[:, k])
+        for true, bar in enumerate(ax.bar(places, heights, width=0.9 * step)):
+            bar.set(**(TRUE if true == k else OTHER))
+            if not np.isnan(table[true, k]):
+                ink, y = INK if true == k else SOFT, heights[true]
+                way, side = (1.5, "bottom") if y >= 0 else (-1.5, "top")
+                place: Any = {"xytext": (0, way), "textcoords": "offset points", "va": side}
+                ax.annotate(str(k), (places[true], y), **CENTRED | place, color=ink)
+    for empty in np.flatnonzero(np.isnan(table).any(1)):
+        ax.text(float(empty), 0, "no voxels", **CENTRED | {"va": "bottom"}, color=SOFT)
+    ax.axhline(0, color=INK, linewidth=0.5)
+    slanted: Any = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
+    too_long = n * max(map(len, names)) > 54  # letters that fit below a panel
+    ax.set_xticks(range(n), names, **(slanted if too_long else {}))
+    ax.tick_params(axis="x", length=0)
+    layout.grid(ax, "y")
+
+
+def _draw_matrix(ax: Axes, table: Floats, names: Sequence[str], limits: tuple[float, float]) -> Any:
+    n, (low, high) = len(names), limits
+    values = np.ma.masked_invalid(table)
+    image = ax.imshow(values, cmap="Greys", vmin=low, vmax=high, aspect="auto")
+    for empty in np.flatnonzero(np.isnan(table).any(1)):
+        ax.text((n - 1) / 2, float(empty), "no voxels", **CENTRED, color=SOFT)
+    ax.set_xticks(range(n), [str(k) for k in range(n)])
+    ax.set_yticks(range(n), [layout.shortened(name, 22) for name in names])
+    ax.tick_params(length=0)
+    return image

@@ -1,4 +1,4 @@
-"""What figures share: settings, panels, the legend below them, texts about missing values.
+"""What figures share: sizes and inks, settings, panels, the legend, texts about missing values.
 
 Figures have a white background, so that they can be read in a dark page too. No drawing function
 changes the global settings of matplotlib."""
@@ -17,12 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from segcal.figures.style import CENTRED, DOUBLE, FONT, INK, PALE, SMALL, SOFT
-
 if TYPE_CHECKING:  # looks need torch, a contact sheet does not
     from segcal.figures.looks import Look, Looks
 
 MM = 1 / 25.4
+SINGLE, DOUBLE = 88.0, 180.0  # the widths of a journal's column and page, in mm
+FONT, SMALL = 7.0, 6.0
+INK, SOFT, PALE = "#222222", "#6B6B6B", "#D9D9D9"
+CENTRED: Any = {"ha": "center", "va": "center", "fontsize": SMALL}  # a text around a point
 STYLE: Any = [
     "default",  # the user's settings have no effect
     dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "figure.titlesize"), FONT),
@@ -50,19 +52,13 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def panels(
-    rows: int,
-    columns: int,
-    *,
-    width: float = DOUBLE,
-    height: float,
-    legend: Sequence[Any] = (),
-    **kwargs: Any,
+    rows: int, columns: int, width: float, height: float, legend: Sequence[Any] = (), **grid: Any
 ) -> tuple[Figure, NDArray[Any]]:
     """A white figure with a grid of axes; sizes in mm, and room for the handles of a legend."""
     if legend:
         height += _legend_size(legend, width)[1]
     figure = Figure(figsize=(width * MM, height * MM), layout="constrained", facecolor="white")
-    axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **kwargs)
+    axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **grid)
     for ax in axes.flat:
         # Ticks are made when the figure is saved, with the settings of that moment. So the axes
         # must keep these settings.
@@ -86,6 +82,16 @@ def switch_off(axes: Iterable[Axes]) -> None:
         ax.set_axis_off()
 
 
+def stacked(axes: NDArray[Any], n: int, height: int = 1) -> list[NDArray[Any]]:
+    """The first n groups of `height` axes on top of each other; the others are switched off."""
+    groups = []
+    for row in range(0, len(axes), height):
+        groups += list(axes[row : row + height].T)
+    for group in groups[n:]:
+        switch_off(group)
+    return groups[:n]
+
+
 def _legend_size(handles: Sequence[Any], width: float) -> tuple[int, float]:
     """How many columns of entries fit into a width, and the height of the legend, in mm."""
     longest = max(len(handle.get_label()) for handle in handles)
@@ -98,13 +104,13 @@ def finished(
     figure: Figure, handles: Sequence[Any], *, title: str = "", missing: Sequence[str] = ()
 ) -> Figure:
     """The figure with a legend below the panels, and above them a text on missing values."""
-    letters = int(figure.get_size_inches()[0] / (1.3 * MM))
+    width = figure.get_size_inches()[0] / MM
     if missing:
         more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-        text = textwrap.fill(f"no value: {', '.join(missing[:6])}{more}", letters)
+        text = textwrap.fill(f"no value: {', '.join(missing[:6])}{more}", int(width / 1.3))
         figure.suptitle(text, fontsize=SMALL, color=SOFT)
     if handles:
-        columns, _ = _legend_size(handles, figure.get_size_inches()[0] / MM)
+        columns, _ = _legend_size(handles, width)
         place: Any = {"loc": "outside lower center", "ncols": columns, "title": title or None}
         figure.legend(handles=handles, **place).get_title().set_fontsize(SMALL)
     return figure

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.colors import to_hex, to_rgb
+
 from segcal.compare import Contender
 from segcal.compare.names import Settings, method_label, setting_text
-from segcal.figures.style import shade
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
@@ -48,8 +49,7 @@ class Look:
         return arguments | {"markeredgewidth": 0.6} | changes
 
 
-Looks = Mapping[str, Look]
-"""The look of each contender, by its key."""
+Looks = Mapping[str, Look]  # by the key of a contender
 
 
 def look_of(
@@ -65,7 +65,13 @@ def look_of(
     >>> look_of("my ensemble").label
     'my ensemble'
     """
-    colour, marker = _method_look(method)
+    place = list(LOSSES).index(method) if method in LOSSES else len(METHOD_LOOKS)
+    if place < len(METHOD_LOOKS):
+        colour, marker = METHOD_LOOKS[place]
+    else:
+        number = zlib.crc32(method.encode())
+        colour, _ = METHOD_LOOKS[8 + number % 4]  # not one of the first eight
+        _, marker = METHOD_LOOKS[number // 4 % len(METHOD_LOOKS)]
     if variant:
         number = zlib.crc32(setting_text(variant).encode())
         colour = shade(colour, SHADES[number % len(SHADES)])
@@ -74,14 +80,15 @@ def look_of(
     return Look(label or method_label(method), colour, marker, line, fill)
 
 
-def _method_look(method: str) -> tuple[str, str]:
-    place = list(LOSSES).index(method) if method in LOSSES else len(METHOD_LOOKS)
-    if place < len(METHOD_LOOKS):
-        return METHOD_LOOKS[place]
-    number = zlib.crc32(method.encode())
-    colour, _ = METHOD_LOOKS[8 + number % 4]  # none of the first eight, which today's methods have
-    _, marker = METHOD_LOOKS[number // 4 % len(METHOD_LOOKS)]
-    return colour, marker
+def shade(colour: str, amount: float) -> str:
+    """A colour mixed with white (amount > 0) or black (amount < 0).
+
+    >>> shade("#000000", 0.5), shade("#ff0000", -1)
+    ('#808080', '#000000')
+    """
+    end = 1.0 if amount > 0 else 0.0
+    red, green, blue = ((1 - abs(amount)) * part + abs(amount) * end for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def looks_of(contenders: Iterable[Contender]) -> dict[str, Look]:

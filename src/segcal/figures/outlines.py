@@ -15,85 +15,73 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from segcal.data.catalog import class_colours
 from segcal.data.inspect import SliceView
 from segcal.figures import layout
-from segcal.figures.style import DOUBLE, SMALL
+from segcal.figures.layout import DOUBLE, SMALL
 
-GROUND = "#4D4D4D"
-"""The grey that means an image in a legend."""
-
+GROUND = "#4D4D4D"  # the grey that means an image in a legend
 LINES: tuple[Any, ...] = ("-", (0, (2.5, 1)), (0, (0.8, 0.8)))
 WIDTH = 0.9
 IN_A_ROW = 6
 
 
 @layout.styled
-def contact_sheet(
-    slices: Sequence[SliceView], classes: Sequence[str], colours: Sequence[str], title: str
-) -> Figure:
+def contact_sheet(slices: Sequence[SliceView], classes: Sequence[str], title: str) -> Figure:
     """Slices in grey and in true proportion, with the outlines of the classes."""
     rows, columns = layout.wrapped(len(slices), IN_A_ROW)
     each = DOUBLE / IN_A_ROW
     tallest = max(view.aspect * view.image.shape[0] / view.image.shape[1] for view in slices)
     height = rows * (each * float(np.clip(tallest, 0.4, 2)) + 4) + 6
     width = max(columns, 2) * each  # room for the title
-    handles = class_handles(classes, colours)
-    figure, axes = layout.panels(rows, columns, width=width, height=height, legend=handles)
+    handles = class_handles(classes)
+    figure, axes = layout.panels(rows, columns, width, height, handles)
     figure.suptitle(title)
     layout.switch_off(axes.flat)
     for ax, view in zip(axes.flat, slices, strict=False):
-        show_slice(ax, view.image, view.label, colours, view.aspect, layout.shortened(view.id, 22))
+        name = layout.shortened(view.id, 22)
+        show_slice(ax, view.image, view.label, len(classes), view.aspect, name)
         add_letters(ax, view.edges)
     return layout.finished(figure, handles)
 
 
 def show_slice(
-    ax: Axes,
-    image: NDArray[Any],
-    labels: NDArray[Any] | None,
-    colours: Sequence[str],
-    aspect: float,
-    title: str,
+    ax: Axes, image: NDArray[Any], labels: NDArray[Any], n_classes: int, aspect: float, title: str
 ) -> None:
     """A slice (H, W) in grey with the outlines of its classes.
 
-    The few brightest voxels are white; `aspect` is the height of a voxel over its width."""
+    The few brightest voxels are white; `aspect` is the height of a voxel over its width. A dark
+    line on both sides of an outline makes it visible on any tissue."""
     white = max(float(np.quantile(image, 0.995)), 1e-6)
     ax.imshow(image, cmap="gray", vmin=0.0, vmax=white, aspect=aspect, interpolation="nearest")
-    if labels is not None:
-        _draw_outlines(ax, labels, colours)
-    ax.set_title(title)
-
-
-def _draw_outlines(ax: Axes, labels: NDArray[Any], colours: Sequence[str]) -> None:
-    """A line around each class, with a dark line on both sides so that it shows on any tissue."""
     padded = np.pad(labels, 1)  # so that a class at the border has an outline there too
     height, width = labels.shape
     rows, columns = np.arange(-1, height + 1), np.arange(-1, width + 1)
-    for k, (colour, line) in enumerate(class_lines(colours), start=1):
+    for k, (colour, line) in enumerate(class_lines(n_classes), start=1):
         if (labels == k).any():
             look: Any = {"colors": [colour], "linewidths": WIDTH, "linestyles": [line]}
             drawn = ax.contour(columns, rows, padded == k, levels=[0.5], **look)
             drawn.set_path_effects([withStroke(linewidth=3 * WIDTH, foreground="#00000099")])
-    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), title=title)
 
 
-def class_lines(colours: Sequence[str]) -> list[tuple[str, Any]]:
+def class_lines(n_classes: int) -> list[tuple[str, Any]]:
     """The colour and line style of each class; a repeated colour is dashed, then dotted.
 
-    >>> [line for _, line in class_lines(["#ffff00", "#8080ff", "#ffff00"])]
-    ['-', '-', (0, (2.5, 1))]
+    >>> [line for _, line in class_lines(9)][-2:]
+    ['-', (0, (2.5, 1))]
     """
+    colours = class_colours(n_classes)
     lines = []
     for i, colour in enumerate(colours):
-        lines.append((colour, LINES[list(colours[:i]).count(colour) % len(LINES)]))
+        lines.append((colour, LINES[colours[:i].count(colour) % len(LINES)]))
     return lines
 
 
-def class_handles(classes: Sequence[str], colours: Sequence[str]) -> list[Patch]:
+def class_handles(classes: Sequence[str]) -> list[Patch]:
     """Entries of a legend: the outline of each class on the grey of an image."""
     handles = []
-    for name, (colour, line) in zip(classes, class_lines(colours), strict=True):
+    for name, (colour, line) in zip(classes, class_lines(len(classes)), strict=True):
         look: Any = {"facecolor": GROUND, "edgecolor": colour, "linestyle": line}
         handles.append(Patch(**look, linewidth=1.2, label=name))
     return handles

@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 
 from segcal.compare.names import Settings, setting_text, value_text
 from segcal.figures import layout
+from segcal.figures.layout import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.looks import Look, Looks, axis_label
-from segcal.figures.style import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.values import BinSums, aurc, risk_curve
 from segcal.metrics import METRICS
 
@@ -35,28 +35,24 @@ def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
     handles = layout.line_handles(looks[key] for key in table["contender"].unique())
     rows, columns = layout.wrapped(len(kinds), 2)
     width = SINGLE if columns == 1 else DOUBLE
-    figure, axes = layout.panels(rows, columns, width=width, height=66 * rows, legend=handles)
+    figure, axes = layout.panels(rows, columns, width, 66 * rows, handles)
     missing = []
-    for ax, kind in zip(axes.flat, kinds, strict=False):
+    for kind, (ax,) in zip(kinds, layout.stacked(axes, len(kinds)), strict=True):
         part = table[table["kind"] == kind].sort_values("severity", kind="stable")
         levels = part["severity"].unique()
         sizes = dict(zip(levels, np.linspace(LARGEST, SMALLEST, len(levels)), strict=True))
         for key, rows_of_key in part.groupby("contender", sort=False):
             look, unknown = looks[str(key)], rows_of_key[SCORES].isna().any(axis=1)
             missing += [f"{look.label} ({kind} {s:g})" for s in rows_of_key["severity"][unknown]]
-            _draw_levels(ax, rows_of_key[~unknown], look, sizes)
+            known = rows_of_key[~unknown]
+            ax.plot(known["dice"], known["ece"], **look.of_line(marker=""), zorder=2)
+            for severity, x, y in known[["severity", *SCORES]].itertuples(index=False):
+                marker = look.of_line(linestyle="none", markersize=sizes[severity])
+                ax.plot(x, y, **marker, zorder=2.5)
         _name_levels(ax, kind, sizes)
         ax.set(xlabel=axis_label("dice"), ylabel=axis_label("ece"))
         layout.grid(ax)
-    layout.switch_off(axes.flat[len(kinds) :])
     return layout.finished(figure, handles, missing=missing)
-
-
-def _draw_levels(ax: Axes, rows: pd.DataFrame, look: Look, sizes: Mapping[float, float]) -> None:
-    ax.plot(rows["dice"], rows["ece"], **look.of_line(marker=""), zorder=2)
-    for severity, x, y in zip(rows["severity"], rows["dice"], rows["ece"], strict=True):
-        marker = look.of_line(linestyle="none", markersize=sizes[severity])
-        ax.plot(x, y, **marker, zorder=2.5)
 
 
 def _name_levels(ax: Axes, kind: str, sizes: Mapping[float, float]) -> None:
@@ -79,14 +75,12 @@ def sensitivity(table: pd.DataFrame, looks: Looks) -> Figure:
     keys = table["contender"].unique()
     blocks, columns = layout.wrapped(len(keys), 5)
     width = DOUBLE if columns > 2 else SINGLE
-    figure, axes = layout.panels(2 * blocks, columns, width=width, height=8 + 74 * blocks)
+    figure, axes = layout.panels(2 * blocks, columns, width, 8 + 74 * blocks)
     missing: list[str] = []
-    for i, key in enumerate(keys):
-        pair = axes[2 * (i // columns) : 2 * (i // columns) + 2, i % columns]
+    for key, pair in zip(keys, layout.stacked(axes, len(keys), 2), strict=True):
         unknown = _draw_tried(pair, table[table["contender"] == key], looks[key])
         missing += [f"{looks[key].label} ({text})" for text in unknown]
         pair[0].set_title(layout.shortened(looks[key].label, 26))
-    layout.switch_off(axes[-2:, len(keys) - (blocks - 1) * columns :].flat)
     for row, metric in enumerate(SCORES):
         drawn = [ax for ax in axes[row::2].flat if ax.axison]
         limits = np.array([ax.get_ylim() for ax in drawn])
@@ -141,17 +135,15 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
             shown[key] = replace(looks[key], label=f"{looks[key].label}: {aurc(sums):.4f}")
     handles = layout.line_handles(shown.values())
     entries = [*handles, Line2D([], [])]  # one more line, for the title
-    figure, axes = layout.panels(1, 1, width=SINGLE, height=62, legend=entries)
+    figure, axes = layout.panels(1, 1, SINGLE, 62, entries)
     ax = axes[0, 0]
-    for place, key in enumerate(bins):
-        if key in shown:
-            every = (0.06 + 0.02 * (place % 5), 0.2)  # so that no marker hides another
-            ax.plot(*risk_curve(bins[key]), **shown[key].of_line(markevery=every, markersize=3))
+    for place, (key, look) in enumerate(shown.items()):
+        every = (0.06 + 0.02 * (place % 5), 0.2)  # so that no marker hides another
+        ax.plot(*risk_curve(bins[key]), **look.of_line(markevery=every, markersize=3))
     if not shown:
         layout.say(ax, "no voxels")
     ax.set(xlabel="coverage: share of the voxels kept, most confident first", xlim=(0, 1))
-    ax.set(ylabel="risk: error rate among them")
-    ax.set_ylim(bottom=0)
+    ax.set(ylabel="risk: error rate among them", ylim=(0, None))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     layout.grid(ax)
@@ -163,11 +155,10 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
 def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) -> Figure:
     """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, and their range.
 
-    A log has columns `epoch` (from 0), `val_dice`, `val_ece`; a marker is at the epoch with the
-    best mean DSC. The limits of the axes do not depend on the first tenth of the epochs: an
-    untrained network would flatten the rest."""
+    A log has columns `epoch` (from 0), `val_dice`, `val_ece`. The limits of the axes do not depend
+    on the first tenth of the epochs: an untrained network would flatten the rest."""
     handles = layout.line_handles(looks[key] for key in logs)
-    figure, axes = layout.panels(1, 2, height=60, legend=handles)
+    figure, axes = layout.panels(1, 2, DOUBLE, 60, handles)
     missing = layout.labels_without(looks, logs)
     later: dict[str, list[float]] = {metric: [] for metric in SCORES}
     for key, runs in logs.items():
@@ -191,7 +182,6 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) ->
 
 
 def _widened(limits: Sequence[float], share: float, least: float) -> tuple[float, float]:
-    """Limits with some room on both sides."""
     low, high = limits
     room = max(least, share * (high - low))
     return low - room, high + room

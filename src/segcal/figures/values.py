@@ -1,11 +1,10 @@
-"""The numbers behind the figures: areas, ellipses, scaled axes."""
+"""The numbers behind the figures: areas and ellipses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import torch
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
@@ -15,8 +14,8 @@ from scipy.stats import chi2, f
 from segcal.metrics import Bins
 
 Floats = NDArray[np.float64]
+# Sums per bin: `count` (voxels), `conf` (their confidences), `hit` (how many are right).
 BinSums = Mapping[str, Floats]
-"""Sums per bin: `count` (voxels), `conf` (their confidences), `hit` (how many are right)."""
 
 
 def ece_of(bins: BinSums) -> float:
@@ -26,10 +25,8 @@ def ece_of(bins: BinSums) -> float:
     >>> ece_of({"count": count, "conf": conf, "hit": hit})
     0.1
     """
-    count, conf, hit = (
-        torch.as_tensor(bins[name], dtype=torch.float64) for name in ("count", "conf", "hit")
-    )
-    return Bins(count, conf, hit).error.item()
+    sums = [torch.as_tensor(bins[name], dtype=torch.float64) for name in ("count", "conf", "hit")]
+    return Bins(*sums).error.item()
 
 
 def risk_curve(bins: BinSums, n_points: int = 200) -> tuple[Floats, Floats]:
@@ -78,16 +75,14 @@ def _cumulated(bins: BinSums) -> tuple[Floats, Floats]:
     return np.concatenate([[0.0], count.cumsum()]), np.concatenate([[0.0], wrong.cumsum()])
 
 
-def spread_ellipse(points: Floats, level: float = 0.5) -> Ellipse | None:
-    """Contains a share `level` of points (N, 2) if they are normal; `None` for fewer than three."""
-    return _ellipse(points, chi2.ppf(level, 2)) if len(points) >= 3 else None
+def spread_ellipse(points: Floats, level: float = 0.5) -> Ellipse:
+    """Contains a share `level` of points (N, 2), three or more, if they are normal."""
+    return _ellipse(points, chi2.ppf(level, 2))
 
 
-def mean_ellipse(points: Floats, level: float = 0.95) -> Ellipse | None:
-    """Contains the mean of points (N, 2) with confidence `level` (Hotelling); `None` as above."""
+def mean_ellipse(points: Floats, level: float = 0.95) -> Ellipse:
+    """Contains the mean of points (N, 2) with confidence `level` (Hotelling)."""
     n = len(points)
-    if n < 3:
-        return None
     return _ellipse(points, 2 * (n - 1) / (n * (n - 2)) * f.ppf(level, 2, n - 2))
 
 
@@ -97,33 +92,3 @@ def _ellipse(points: Floats, squared_radius: float) -> Ellipse:
     width, height = 2 * np.sqrt(np.maximum(sizes, 0) * squared_radius)
     angle = float(np.degrees(np.arctan2(*directions[::-1, 0])))
     return Ellipse((float(x), float(y)), float(width), float(height), angle=angle)
-
-
-LEAST_SPAN = 0.05
-
-
-def outward(
-    values: pd.DataFrame, better: Mapping[str, str], inner: float = 0.25
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each column scaled from `inner` (its worst value) to 1 (its best), and both `ends`.
-
-    An axis spans at least 5 % of its largest value, so that methods which are practically the same
-    look the same.
-
-    >>> means = pd.DataFrame({"ECE": [0.1, 0.2], "DSC": [0.8, 0.8]})
-    >>> scaled, ends = outward(means, {"ECE": "lower", "DSC": "higher"})
-    >>> scaled["ECE"].round(2).tolist(), ends.round(2).values.tolist()
-    ([1.0, 0.25], [[0.2, 0.76], [0.1, 0.8]])
-    """
-    scaled = values.astype(float)
-    ends = pd.DataFrame(index=["inner", "outer"], columns=values.columns, dtype=float)
-    for name in values.columns:
-        known = scaled[name].dropna()
-        if known.empty:
-            continue
-        sign = -1.0 if better[name] == "lower" else 1.0
-        best = sign * (sign * known).max()
-        span = max(known.max() - known.min(), LEAST_SPAN * known.abs().max()) or 1.0
-        ends[name] = [best - sign * span, best]
-        scaled[name] = 1 - (1 - inner) * sign * (best - scaled[name]) / span
-    return scaled, ends

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
 from segcal.compare import Results
-from segcal.compare.tables import TABLES
+from segcal.compare.tables import TABLES, Entry, Row, Table
 from segcal.figures import FIGURES
+from segcal.figures.looks import axis_label
 from segcal.folders import replacing
-from segcal.report import embed
 from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
-from segcal.report.viewer import BUDGET, viewer_data
+from segcal.report.viewer import BUDGET, data_uri, viewer_data
 from segcal.types import UserError, check_range
 
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
 
 Step = Callable[[str], None]
 RELIABILITY, OF_CASES = ("reliability", "reliability_per_class"), ("qualitative",)
+MANY_PIXELS = 20_000  # in the images of a figure: its SVG would be larger than its PNG
+WIDE = 5.0  # inches: a wider figure takes the whole page
+SCORES = ("dice", "asd", "hd95", "missed", "ece", "cece", "confidence_gap", "nll", "brier")
 
 
 def build_report(
@@ -29,7 +35,7 @@ def build_report(
     n_cases: int = 4,
     viewer: bool = True,
     published: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] = lambda text, done, total: None,
 ) -> str:
     """The report of some runs as HTML.
 
@@ -41,16 +47,14 @@ def build_report(
     done = count()
 
     def step(text: str) -> None:
-        if progress is not None:
-            progress(text, next(done), total)
+        progress(text, next(done), total)
 
     parts = []
     for dataset in results.datasets:
         part = _dataset(results, dataset, published, step)
         parts.append(part | _viewer(results, dataset, n_cases if viewer else 0, step))
     html = render(results, parts)
-    if progress is not None:
-        progress("done", total, total)
+    progress("done", total, total)
     return html
 
 
@@ -62,8 +66,7 @@ def summaries(results: Results) -> dict[str, Summary]:
 def check_target(path: Path) -> None:
     """Refuse a folder as the target, before any work is done."""
     if path.is_dir():
-        example = path / "report.html"
-        raise UserError(f"{path} is a folder; name a file for the report, such as {example}")
+        raise UserError(f"{path} is a folder; name a file for the report, such as report.html")
 
 
 def save_report(path: Path, html: str) -> None:
@@ -88,14 +91,48 @@ def _dataset(results: Results, dataset: str, published: bool, step: Step) -> dic
         "summary": summarise(results, dataset),
         "selection": tables.pop("selection", None),
         "tables": list(tables.values()),
-        "scores": list(embed.case_tables(results, dataset)),
+        "scores": list(_case_tables(results, dataset)),
     }
     step(f"{dataset}: figures")
     others = [key for key in FIGURES if key not in (*RELIABILITY, *OF_CASES)]
     kinds = {"figures": others, "reliability": RELIABILITY, "pictures": OF_CASES}
     for name, keys in kinds.items():
-        part[name] = list(embed.figures(results, dataset, keys))
+        part[name] = list(_figures(results, dataset, keys))
     return part
+
+
+def _figures(results: Results, dataset: str, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Figures as images with styles of their own: SVG, or PNG if a figure has photographs."""
+    for key in keys:
+        row, out = FIGURES[key], io.BytesIO()
+        figure = row.draw(results, dataset)
+        if figure is None:
+            continue
+        images: list[Any] = [image for ax in figure.axes for image in ax.get_images()]
+        if sum(image.get_array().size for image in images) > MANY_PIXELS:
+            figure.savefig(out, format="png", dpi=200)
+            address = data_uri(out.getvalue())
+        else:
+            with matplotlib.rc_context({"svg.hashsalt": "segcal"}):  # the same page every time
+                figure.savefig(out, format="svg", metadata={"Date": None})
+            address = data_uri(out.getvalue(), "image/svg+xml")
+        wide = figure.get_figwidth() > WIDE
+        yield {"key": key, "row": row, "address": address, "wide": wide}
+
+
+def _case_tables(results: Results, dataset: str) -> Iterator[Table]:
+    """The score of every case by every contender, a table per metric."""
+    names = {c.key: c.label for c in results.on(dataset)}
+    for metric in SCORES:
+        values = results.per_case(dataset, metric, results.overall_class(dataset, metric))
+        if values.isna().all(axis=None):
+            continue
+        rows = []
+        for case, scores in values.astype(object).where(values.notna(), None).iterrows():
+            rows.append(Row(str(case), tuple(Entry(score) for score in scores)))
+        columns = tuple(names[str(key)] for key in values)
+        digits = (0 if metric == "missed" else 3,) * len(columns)
+        yield Table(metric, axis_label(metric), columns, tuple(rows), digits=digits, first="case")
 
 
 def _viewer(results: Results, dataset: str, n_cases: int, step: Step) -> dict[str, Any]:

@@ -48,12 +48,17 @@ def data_facts(results: Results, dataset: str) -> Facts:
     data, regions = results.data(dataset), []
     for name, members in data["regions"].items():
         regions.append(f"{name} ({' + '.join(data['classes'][k - 1] for k in members)})")
+    folds = {}  # the sizes of the splits in each fold
+    for info in results.runs.values():
+        if info["data"]["name"] == dataset and "splits" in info["data"]:
+            sizes = [f"{n} {name}" for name, n in info["data"]["splits"].items()]
+            folds[info["settings"].get("fold", 0)] = ", ".join(sizes)
     source = DATASETS.get(dataset)
     facts = {
         "classes": ", ".join(data["classes"]),
         "regions": ", ".join(regions),
         "channels": ", ".join(data["channels"]),
-        "splits": _splits(results, dataset),
+        "splits": "; ".join(f"fold {fold}: {sizes}" for fold, sizes in sorted(folds.items())),
         "preparation": _text(data["recipe"]) or "none",
         "orientation": data.get("orientation"),
         "licence": source.licence if source else "",
@@ -63,24 +68,12 @@ def data_facts(results: Results, dataset: str) -> Facts:
     return [(key, value) for key, value in facts.items() if value]
 
 
-def _splits(results: Results, dataset: str) -> str:
-    """The sizes of the splits in each fold, as the runs recorded them."""
-    folds = {}
-    for info in results.runs.values():
-        if info["data"]["name"] == dataset and "splits" in info["data"]:
-            sizes = [f"{n} {name}" for name, n in info["data"]["splits"].items()]
-            folds[info["settings"].get("fold", 0)] = ", ".join(sizes)
-    return "; ".join(f"fold {fold}: {sizes}" for fold, sizes in sorted(folds.items()))
-
-
 def version_facts(results: Results) -> dict[str, Facts]:
     """The versions that runs were made with; runs with the same versions are one entry."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, info in results.runs.items():
-        versions = tuple(
-            (key, str(value) or "none") for key, value in info.get("versions", {}).items()
-        )
-        groups.setdefault(versions, []).append(name)
+        versions = [(key, str(value) or "none") for key, value in info.get("versions", {}).items()]
+        groups.setdefault(tuple(versions), []).append(name)
     return {", ".join(names): list(versions) for versions, names in groups.items()}
 
 

@@ -9,16 +9,9 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare import Results
-from segcal.compare.ranking import (
-    MAIN,
-    SIGNIFICANT,
-    Ranking,
-    bootstrap_means,
-    holm,
-    pairwise,
-    rank_results,
-)
+from segcal.compare import Results, ranking
+from segcal.compare.ranking import MAIN, SIGNIFICANT, Ranking
+from segcal.figures.from_runs import main_scores
 
 
 @dataclass(frozen=True)
@@ -62,11 +55,11 @@ def find(results: Results, dataset: str) -> Findings:
     """The findings on a data set."""
     names = {c.key: c.label for c in results.main(dataset)}
     keys = list(names)
-    values = {m: _per_case(results, dataset, m)[keys] for m in (*MAIN, "missed")}
+    values = {m: main_scores(results, dataset, m) for m in (*MAIN, "missed")}
     patients = results.patients(dataset).reindex(values["dice"].index)
-    means = {m: bootstrap_means(values[m], patients) for m in MAIN}
+    means = {m: ranking.bootstrap_means(values[m], patients) for m in MAIN}
     known = [m for m in MAIN if means[m]["mean"].notna().any()]
-    ranking = rank_results(results, dataset) if len(keys) > 1 else None
+    ranked = ranking.rank_results(results, dataset) if len(keys) > 1 else None
     return Findings(
         results=results,
         dataset=dataset,
@@ -75,23 +68,19 @@ def find(results: Results, dataset: str) -> Findings:
         n_patients=patients.nunique(),
         means=means,
         missed={key: float(values["missed"][key].sum()) for key in keys},
-        ranking=ranking,
-        leaders={m: _leader(ranking, m) if ranking else Leader(keys, keys, {}) for m in known},
-        gaps=_gaps(results, dataset, keys),
-        changes=_changes(results, dataset, keys),
+        ranking=ranked,
+        leaders={m: _leader(ranked, m) if ranked else Leader(keys, keys, {}) for m in known},
+        gaps=_gaps(results, dataset),
+        changes=_changes(results, dataset),
     )
 
 
-def _per_case(results: Results, dataset: str, metric: str, **condition: str) -> pd.DataFrame:
-    return results.per_case(dataset, metric, results.overall_class(dataset, metric), **condition)
-
-
-def _leader(ranking: Ranking, metric: str) -> Leader:
-    means, ranks = ranking.means[metric]["mean"], ranking.sum_rank[(ranking.dataset, metric)]
+def _leader(ranked: Ranking, metric: str) -> Leader:
+    means, ranks = ranked.means[metric]["mean"], ranked.sum_rank[(ranked.dataset, metric)]
     order = [str(key) for key in ranks.sort_values(kind="stable").index if means.notna()[key]]
     first = order[0]
     tests: dict[str, dict[str, float]] = {"better": {}, "worse": {}, "neither": {}}
-    for row in ranking.pairwise[metric].to_dict("records"):
+    for row in ranked.pairwise[metric].to_dict("records"):
         others = {row["a"], row["b"]} - {first}
         if len(others) == 1:
             outcome = "better" if row["better"] == first else "worse"
@@ -100,35 +89,35 @@ def _leader(ranking: Ranking, metric: str) -> Leader:
     return Leader(order, [key for key in order if ranks[key] == ranks[first]], tests)
 
 
-def unbeaten(ranking: Ranking, metric: str) -> set[str]:
+def unbeaten(ranked: Ranking, metric: str) -> set[str]:
     """The contenders that no other is significantly better than."""
-    keys = {c.key for c in ranking.contenders}
-    for row in ranking.pairwise[metric].to_dict("records"):
+    keys = {c.key for c in ranked.contenders}
+    for row in ranked.pairwise[metric].to_dict("records"):
         if row["p_holm"] < SIGNIFICANT:
             keys -= {row["a"], row["b"]} - {row["better"]}
     return keys
 
 
-def _gaps(results: Results, dataset: str, keys: list[str]) -> pd.DataFrame:
+def _gaps(results: Results, dataset: str) -> pd.DataFrame:
     """Mean confidence minus accuracy, the largest first."""
-    values = _per_case(results, dataset, "confidence_gap")
+    values = main_scores(results, dataset, "confidence_gap")
     if not len(values):
         return pd.DataFrame()
-    means = bootstrap_means(values, results.patients(dataset)).reindex(keys).dropna(subset="mean")
+    means = ranking.bootstrap_means(values, results.patients(dataset)).dropna(subset="mean")
     return means.sort_values("mean", key=abs, ascending=False, kind="stable")
 
 
-def _changes(results: Results, dataset: str, keys: list[str]) -> list[Change]:
+def _changes(results: Results, dataset: str) -> list[Change]:
     """What every fitted calibrator did to the ECE; paired tests, corrected together."""
-    before, patients = _per_case(results, dataset, "ece"), results.patients(dataset)
+    before, patients = main_scores(results, dataset, "ece"), results.patients(dataset)
     tests = []
     for name in CALIBRATORS:
-        after = _per_case(results, dataset, "ece", calibrator=name)
-        for key in keys:
-            if key in after:
-                pair = pd.DataFrame({"before": before[key], "after": after[key]})
-                tests.append((key, name, pair.mean(), pairwise(pair, "ece", patients).iloc[0]))
-    corrected = holm(np.array([float(test["p"]) for *_, test in tests]))
+        after = main_scores(results, dataset, "ece", calibrator=name)
+        for key in map(str, after):
+            pair = pd.DataFrame({"before": before[key], "after": after[key]})
+            test = ranking.pairwise(pair, "ece", patients).iloc[0]
+            tests.append((key, name, pair.mean(), test))
+    corrected = ranking.holm(np.array([float(test["p"]) for *_, test in tests]))
     changes = []
     for (key, name, mean, test), p in zip(tests, corrected, strict=True):
         lower = mean["after"] < mean["before"]

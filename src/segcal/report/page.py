@@ -20,7 +20,7 @@ from segcal.compare.names import method_label, network_label
 from segcal.compare.tables import TABLES, Entry, Table
 from segcal.figures.looks import looks_of
 from segcal.report import appendix
-from segcal.report.words import MINUS, listed, number_of
+from segcal.report.summary import MINUS, listed, number_of
 
 
 def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
@@ -30,13 +30,14 @@ def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
     html, css, *scripts = ((folder / name).read_text(encoding="utf-8") for name in names)
     script = "".join(scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    trim: Any = {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(autoescape=True, undefined=StrictUndefined, **trim)
     environment.filters |= {"embedded": embedded, "linked": linked}
+    methods = dict.fromkeys(method_label(c.method) for c in results.contenders)
+    networks = dict.fromkeys(network_label(c.network) for c in results.contenders)
     return environment.from_string(html).render(
         title=f"Calibrated segmentation: {listed(results.datasets)}",
-        subtitle=_subtitle(results),
+        subtitle=f"{listed(methods)} on {listed(networks)}; {number_of(len(results.runs), 'run')}",
         version=__version__,
         date=date.today().isoformat(),
         css=Markup(css),
@@ -49,12 +50,6 @@ def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:
         results=results,
         appendix=appendix,
     )
-
-
-def _subtitle(results: Results) -> str:
-    methods = dict.fromkeys(method_label(c.method) for c in results.contenders)
-    networks = dict.fromkeys(network_label(c.network) for c in results.contenders)
-    return f"{listed(methods)} on {listed(networks)}; {number_of(len(results.runs), 'run')}"
 
 
 def _number(table: Table, value: float | None, column: int) -> str:

@@ -12,8 +12,9 @@ from segcal.compare.ranking import Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
 from segcal.report.findings import Change, Findings, find, unbeaten
-from segcal.report.words import MINUS, NBSP, listed, number_of
 
+MINUS = "−"
+NBSP = "\u00a0"  # keeps a number and its unit on one line
 OUTCOMES = {
     "worse": "Significantly worse than",
     "better": "Significantly better than",
@@ -24,6 +25,25 @@ MISSED = (
     " object, ranks count a correctly empty prediction as perfect."
 )
 USES = {"dice": "for outlines", "ece": "for probabilities"}
+
+
+def listed(names: Iterable[str], last: str = "and") -> str:
+    """Names in a row.
+
+    >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
+    ('a, b and c', 'a', '')
+    """
+    *others, final = list(names) or [""]
+    return f"{', '.join(others)} {last} {final}" if others else final
+
+
+def number_of(n: int, singular: str) -> str:
+    """A number of things.
+
+    >>> number_of(1, "case"), number_of(3, "case")
+    ('1 case', '3 cases')
+    """
+    return f"{n} {singular}" if n == 1 else f"{n} {singular}s"
 
 
 @dataclass(frozen=True)
@@ -44,14 +64,8 @@ class Summary:
 
 def summarise(results: Results, dataset: str) -> Summary:
     """The findings on a data set in sentences."""
-    findings = find(results, dataset)
-    return Summary(
-        lead=_lead(findings),
-        advice=_advice(findings),
-        tiles=_tiles(findings),
-        sections=_sections(findings),
-        cautions=_cautions(findings),
-    )
+    f = find(results, dataset)
+    return Summary(_lead(f), _advice(f), _tiles(f), _sections(f), _cautions(f))
 
 
 def _lead(findings: Findings) -> str:
@@ -64,7 +78,6 @@ def _lead(findings: Findings) -> str:
 
 
 def _headline(findings: Findings, metric: str) -> str:
-    """One sentence on the best mean of a metric and its tests."""
     label, leader = METRICS[metric].label, findings.leaders.get(metric)
     if leader is None:
         return f"No method has a {label}."
@@ -128,8 +141,7 @@ def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
         if findings.ranking is None:
             tiles.append((label, value, interval.strip(" ()")))
         elif metric in USES:
-            names = _names(findings, leader.tied)
-            tiles.append((f"Best {label}", names, value + interval))
+            tiles.append((f"Best {label}", _names(findings, leader.tied), value + interval))
     if findings.ranking is not None:
         first = str(findings.ranking.case_rank["mean"].idxmin())
         note = _stability(findings.ranking, "overall", first) or "no bootstrap with one patient"
@@ -152,9 +164,14 @@ def _sections(findings: Findings) -> dict[str, str]:
     if any(findings.missed.values()):
         counts = listed(f"{findings.names[key]} {n:g}" for key, n in findings.missed.items())
         sections["Missed or invented objects"] = f"Over all cases and classes: {counts}. {MISSED}"
-    if limits := _limits(findings):
-        sections["Limits"] = " ".join(limits)
-    return sections
+    runs, contenders = findings.results.runs, findings.results.main(findings.dataset)
+    others = [c for c in findings.results.on(findings.dataset) if c not in contenders]
+    limits = []
+    if all(len({runs[run]["settings"].get("seed") for run in c.runs}) == 1 for c in contenders):
+        limits.append("One seed: intervals and tests do not cover another training.")
+    if others:
+        limits.append(f"Only in tables and figures: {listed(c.label for c in others)}.")
+    return sections | ({"Limits": " ".join(limits)} if limits else {})
 
 
 def _confidence(findings: Findings) -> str:
@@ -167,7 +184,6 @@ def _confidence(findings: Findings) -> str:
 
 
 def _calibrated(findings: Findings, calibrator: str) -> str:
-    """What a calibrator did to the ECE of each contender."""
     groups: dict[str, list[str]] = {}
     for change in findings.changes:
         if change.calibrator == calibrator:
@@ -182,19 +198,7 @@ def _numbers(change: Change) -> str:
 
 
 def _grouped(groups: dict[str, list[str]]) -> str:
-    """The groups that have members, a sentence each."""
     return " ".join(f"{title}: {listed(names)}." for title, names in groups.items() if names)
-
-
-def _limits(findings: Findings) -> list[str]:
-    runs, contenders = findings.results.runs, findings.results.main(findings.dataset)
-    others = [c for c in findings.results.on(findings.dataset) if c not in contenders]
-    texts = []
-    if all(len({runs[run]["settings"].get("seed") for run in c.runs}) == 1 for c in contenders):
-        texts.append("One seed: intervals and tests do not cover another training.")
-    if others:
-        texts.append(f"Only in tables and figures: {listed(c.label for c in others)}.")
-    return texts
 
 
 def _cautions(findings: Findings) -> list[str]:
@@ -217,10 +221,6 @@ def _cautions(findings: Findings) -> list[str]:
     if few:
         cautions.append(f"Too few patients for any significant difference in {listed(few)}.")
     return cautions
-
-
-# Advice
-# ------------------------------------------------------------------------------
 
 
 def _advice(findings: Findings) -> str:

@@ -1,29 +1,38 @@
-"""The data of the slice viewer: which cases it shows, and their pictures."""
+"""The data of the slice viewer: which cases it shows, and their pictures.
+
+All slices of a volume are in one PNG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import base64
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+from PIL import Image
 
 from segcal.compare import Contender, Results
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
+from segcal.figures.from_runs import main_scores
 from segcal.folders import IGNORED
 from segcal.metrics import METRICS, label_map
 from segcal.predictors import Predictor, open_predictor
-from segcal.report.sprites import crop, data_uri, pictures
 from segcal.types import IGNORE, UserError
 
 BUDGET = 6_500_000  # bytes of pictures in a report; as text in the page they take a third more
 MOST_METHODS = 8
 COLOUR_MAP = "cividis"  # as in the figures
+MARGIN = 8  # voxels around the labels that are shown, in the plane; a quarter of that in depth
+THICK = 48  # a stack of more slices loses slices before its slices lose resolution
+COARSE = 32  # slices keep at least this many voxels in height and width
+Stack = NDArray[np.uint8]  # slices (D, H, W) of grey values or labels
 DICE, ECE = METRICS["dice"].label, METRICS["ece"].label
 
 
@@ -32,8 +41,8 @@ def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list
 
     Scores are means over the contenders. A case may have several reasons; then there are fewer.
     """
-    dice = _scores(results, dataset, "dice").mean(axis=1).dropna().sort_values(kind="stable")
-    ece = _scores(results, dataset, "ece").mean(axis=1).dropna()
+    dice = main_scores(results, dataset, "dice").mean(axis=1).dropna().sort_values(kind="stable")
+    ece = main_scores(results, dataset, "ece").mean(axis=1).dropna()
     order, wanted = list(dice.index), list[tuple[str, str]]()
     if order:
         median = order[(len(order) - 1) // 2]
@@ -53,12 +62,6 @@ def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list
     return {case: reasons[case] for case in sorted(reasons, key=lambda c: dice.get(c, -1.0))}
 
 
-def _scores(results: Results, dataset: str, metric: str) -> pd.DataFrame:
-    """The score of each case by each main contender."""
-    table = results.per_case(dataset, metric, results.overall_class(dataset, metric))
-    return table[[c.key for c in results.main(dataset)]]
-
-
 def viewer_data(
     results: Results,
     dataset: str,
@@ -67,15 +70,12 @@ def viewer_data(
     budget: int = BUDGET,
     step: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Everything that the viewer needs, ready for JSON; `step` is called before each case.
-
-    Raises `UserError` if the prepared data or the weights are no longer there.
-    """
+    """Everything that the viewer needs, ready for JSON; `step` is called before each case."""
     reasons = chosen_cases(results, dataset, n_cases)
     if not reasons:
         raise UserError(f"no case of {dataset} has a {DICE} or {ECE} to choose by")
     info, methods = results.data(dataset), results.main(dataset)[:MOST_METHODS]
-    dice, ece = _scores(results, dataset, "dice"), _scores(results, dataset, "ece")
+    dice, ece = main_scores(results, dataset, "dice"), main_scores(results, dataset, "ece")
     opened, cases = cache(open_predictor), []
     for case, why in reasons.items():
         step(f"{dataset}: {case}")
@@ -135,14 +135,88 @@ def _pictures(predictors: Iterable[Predictor], case: str, budget: int) -> dict[s
     content = pictures(stacks, budget)
     for name, sheets in content.pop("sheets").items():
         content[name] = [data_uri(png) for png in sheets]
-    return content | {
-        "first": box[0].start,
-        "slices": len(reference),
-        "pixel": list(prediction.spacing[1:]),
-    }
+    content |= {"first": box[0].start, "slices": len(reference)}
+    return content | {"pixel": list(prediction.spacing[1:])}
 
 
 def _bytes(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Values from `low` to `high` as 0 to 255."""
     scaled = (values - low) / max(high - low, 1e-6)
     return np.rint(np.clip(scaled, 0, 1) * 255).astype(np.uint8)
+
+
+def crop(*labels: NDArray[Any]) -> tuple[slice, slice, slice]:
+    """The part in which any label map has foreground, with a margin; everything if none has.
+
+    >>> label = np.zeros((40, 100, 90)); label[20, 50, 30:33] = 1
+    >>> crop(label)
+    (slice(18, 23, None), slice(42, 59, None), slice(22, 41, None))
+    """
+    foreground = np.any([label > 0 for label in labels], axis=0)
+    if not foreground.any():
+        foreground[:] = True
+    places = np.argwhere(foreground)
+    margin = np.array([MARGIN // 4, MARGIN, MARGIN])
+    start = np.maximum(places.min(0) - margin, 0).tolist()
+    stop = np.minimum(places.max(0) + margin + 1, foreground.shape).tolist()
+    return slice(start[0], stop[0]), slice(start[1], stop[1]), slice(start[2], stop[2])
+
+
+def pictures(stacks: Mapping[str, Sequence[Stack]], budget: int) -> dict[str, Any]:
+    """Stacks of one shape as PNGs, thinned until they fit into `budget` bytes.
+
+    What is left out: `images` but the first, then every second slice or voxel, again and again
+    until no more can be left out.
+    """
+    step = across = 1
+    depth, *sides = stacks["images"][0].shape
+    while True:
+        content = _sheets(stacks, step, across)
+        size = sum(len(png) for sheets in content["sheets"].values() for png in sheets)
+        fine = min(sides) // across >= 2 * COARSE  # enough voxels to leave out half of them
+        if size <= budget or (step >= depth and not fine):
+            return content
+        if len(stacks["images"]) > 1:
+            stacks = {**stacks, "images": stacks["images"][:1]}
+        elif depth / step > THICK or not fine:
+            step *= 2
+        else:
+            across *= 2
+
+
+def _sheets(stacks: Mapping[str, Sequence[Stack]], step: int, across: int) -> dict[str, Any]:
+    """PNGs of every `step`-th slice with every `across`-th voxel, and how to find a slice again."""
+    depth, height, width = stacks["images"][0][::step, ::across, ::across].shape
+    columns = max(1, min(depth, round(math.sqrt(depth * height / width))))
+    sheets: dict[str, list[bytes]] = {}
+    for name, group in stacks.items():
+        thinned = [stack[::step, ::across, ::across] for stack in group]
+        sheets[name] = [_png(tiled(stack, columns)) for stack in thinned]
+    shape = [depth, height, width]
+    return {"shape": shape, "step": step, "across": across, "columns": columns, "sheets": sheets}
+
+
+def tiled(stack: Stack, columns: int) -> NDArray[np.uint8]:
+    """Slices (D, H, W) row by row in one picture.
+
+    >>> tiled(np.arange(3, dtype=np.uint8).reshape(3, 1, 1), 2)
+    array([[0, 1],
+           [2, 0]], dtype=uint8)
+    """
+    depth, height, width = stack.shape
+    rows = math.ceil(depth / columns)
+    filled = np.zeros((rows * columns, height, width), dtype=np.uint8)
+    filled[:depth] = stack
+    grid = filled.reshape(rows, columns, height, width).swapaxes(1, 2)
+    return grid.reshape(rows * height, columns * width)
+
+
+def _png(picture: NDArray[np.uint8]) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, "PNG", compress_level=6)
+    return out.getvalue()
+
+
+def data_uri(content: bytes, kind: str = "image/png") -> str:
+    """A file's content as an address that needs no file."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
