@@ -58,7 +58,7 @@ def compare(
         known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
         console = Console(width=None if known else AS_WIDE_AS_NEEDED)
         for one in made:
-            console.print(tables.to_rich(one), "", crop=False)
+            console.print(tables.to_rich(one, console), "", crop=False)
     else:
         _, write = tables.FORMATS[format]
         titled = format == "csv" and len(made) > 1  # otherwise a file does not name its tables

@@ -12,13 +12,23 @@ from dataclasses import dataclass
 import pandas as pd
 
 from segcal.compare import Contender, Results
-from segcal.compare.ranking.bootstrap import bootstrap_means, stability
+from segcal.compare.ranking.bootstrap import LEVEL, N_SAMPLES, bootstrap_means, stability
 from segcal.compare.ranking.no_value import counted, credited
 from segcal.compare.ranking.pairs import SIGNIFICANT, SignedRank, holm, pairwise, signed_rank
 from segcal.compare.ranking.ranks import mean_case_rank, ranks, sum_rank
 from segcal.types import UserError, check_choice
 
-__all__ = ["MAIN", "SIGNIFICANT", "Ranking", "SignedRank", "bootstrap_means", "counted", "credited"]
+__all__ = [
+    "LEVEL",
+    "MAIN",
+    "N_SAMPLES",
+    "SIGNIFICANT",
+    "Ranking",
+    "SignedRank",
+    "bootstrap_means",
+    "counted",
+    "credited",
+]
 __all__ += ["holm", "main_values", "mean_case_rank", "pairwise", "rank_results", "ranks"]
 __all__ += ["signed_rank", "stability", "sum_rank"]
 
@@ -45,7 +55,7 @@ class Ranking:
 
 
 def rank_results(
-    results: Results, dataset: str, *, calibrator: str = "", n: int = 2000, seed: int = 0
+    results: Results, dataset: str, *, calibrator: str = "", n: int = N_SAMPLES, seed: int = 0
 ) -> Ranking:
     """Rank the main contenders on a data set, at least two, without or with a calibrator."""
     check_choice("data set", dataset, results.datasets)

@@ -16,11 +16,17 @@ from segcal.metrics import METRICS
 from segcal.types import check_range
 
 Floats = NDArray[np.float64]
+N_SAMPLES, LEVEL = 2000, 0.95  # of intervals
 Patients: TypeAlias = "Mapping[str, str] | pd.Series[str]"  # the patient of each case
 
 
 def bootstrap_means(
-    values: pd.DataFrame, patients: Patients, *, n: int = 2000, seed: int = 0, level: float = 0.95
+    values: pd.DataFrame,
+    patients: Patients,
+    *,
+    n: int = N_SAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
 ) -> pd.DataFrame:
     """The `mean` over cases per contender, and a percentile interval from `low` to `high`.
 
@@ -41,7 +47,7 @@ def bootstrap_means(
 
 
 def stability(
-    per_case: Mapping[str, pd.DataFrame], patients: Patients, *, n: int = 2000, seed: int = 0
+    per_case: Mapping[str, pd.DataFrame], patients: Patients, *, n: int = N_SAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """The share of samples of patients in which each contender is first.
 

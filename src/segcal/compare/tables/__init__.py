@@ -19,16 +19,18 @@ from segcal.compare.tables.terminal import to_rich
 from segcal.compare.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
 
-__all__ = ["FORMATS", "NEEDS", "NONE", "TABLES", "Entry", "Maker", "Row", "Table", "all_tables"]
+__all__ = ["FORMATS", "NONE", "TABLES", "Entry", "Maker", "Row", "Table", "all_tables"]
 __all__ += ["failed_note", "p_text", "save_tables", "to_csv", "to_latex", "to_markdown", "to_rich"]
 
 
 @dataclass(frozen=True)
 class Maker:
-    """A row of `TABLES`: the function that makes a table, and what it needs beside test scores."""
+    """A row of `TABLES`: a title, the function that makes the table, and what it needs."""
 
+    key: str
+    label: str
     make: Callable[[Request], Table | None]
-    needs: str = ""
+    needs: str = ""  # beside test scores
 
     def __call__(
         self, results: Results, dataset: str = "", *, calibrator: str = "", published: bool = False
@@ -40,32 +42,41 @@ class Maker:
             dataset = results.datasets[0]
         if dataset or self.make is not ranking:
             check_choice("data set", dataset, results.datasets)
-        table = self.make(Request(results, dataset, calibrator, published))
+        request = Request(self.key, self.label, results, dataset, calibrator, published)
+        table = self.make(request)
         return table and replace(table, notes=(*table.notes, *failed_note(results.failed)))
 
 
 VARIANT = "runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2"
+SEEDS = "every method with the same two seeds or more; segcal study --seeds 3 runs them"
+NOISE = "scores of corrupted images; segcal evaluate --noise-series adds them"
+TESTS = "runs of two methods, and two test patients"
+TRIED = "runs of a method with a setting to choose"
 
-TABLES: dict[str, Maker] = {
-    "discriminative": Maker(means.discriminative),
-    "calibration": Maker(means.calibration),
-    "ranking": Maker(ranking, "runs of two methods"),
-    "tests": Maker(tests, "runs of two methods, and two test patients"),
-    "seeds": Maker(
-        seeds, "every method with the same two seeds or more; segcal study --seeds 3 runs them"
+_MAKERS = (
+    Maker("discriminative", "Discriminative performance", means.discriminative),
+    Maker("calibration", "Calibration", means.calibration),
+    Maker("ranking", "Ranks", ranking, "runs of two methods"),
+    Maker("tests", "Tests between contenders", tests, TESTS),
+    Maker("seeds", "Seeds", seeds, SEEDS),
+    Maker(
+        "posthoc",
+        "Post-hoc calibration",
+        means.posthoc,
+        "calibrated scores; segcal calibrate adds them",
     ),
-    "posthoc": Maker(means.posthoc, "calibrated scores; segcal calibrate adds them"),
-    "penalty": Maker(means.penalty, f"{VARIANT}, or scores of both weights"),
-    "robustness": Maker(
-        means.robustness, "scores of corrupted images; segcal evaluate --noise-series adds them"
+    Maker(
+        "penalty",
+        "Penalty and other variants",
+        means.penalty,
+        f"{VARIANT}, or scores of both weights",
     ),
-    "backbones": Maker(means.backbones, "runs on a second network"),
-    "selection": Maker(means.selection, "runs of a method with a setting to choose"),
-}
+    Maker("robustness", "Robustness to corrupted images", means.robustness, NOISE),
+    Maker("backbones", "Backbones", means.backbones, "runs on a second network"),
+    Maker("selection", "Settings chosen on validation", means.selection, TRIED),
+)
+TABLES = {maker.key: maker for maker in _MAKERS}
 """The tables by key; each a function of `Results`."""
-
-NEEDS = {key: f"needs {maker.needs}" for key, maker in TABLES.items() if maker.needs}
-"""What a table that was asked for may lack."""
 
 
 def all_tables(
@@ -90,5 +101,5 @@ def all_tables(
         tables += [] if table is None else [table]
     for key in keys or ():
         if key not in {table.key for table in tables}:
-            raise UserError(f"there is no table {key}: it {NEEDS[key]}")
+            raise UserError(f"there is no table {key}: it needs {TABLES[key].needs}")
     return tuple(tables)
