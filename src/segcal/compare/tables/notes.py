@@ -71,7 +71,7 @@ def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) 
         interval = f"half of the {LEVEL:.0%} bootstrap interval over {n_patients} patients"
         yield f"Mean over {n_cases} test cases ± {interval} ({N_SAMPLES:,} samples)."
     infos = {c.label: [results.runs[run] for run in c.runs] for c in contenders}
-    if any(info.get("patients", {}) is None for group in infos.values() for info in group):
+    if any(info["data"].get("patients") is None for group in infos.values() for info in group):
         yield "It is not known which cases are of one patient; each counts as a patient of its own."
     seeds = {label: len({i["settings"]["seed"] for i in group}) for label, group in infos.items()}
     numbers = set(seeds.values())
