@@ -22,6 +22,7 @@ from segcal.compare import read_results
 from segcal.compare.ranking import bootstrap_means, counted, rank_results, sum_rank
 from segcal.compare.tables import (
     FORMATS,
+    NEEDS,
     TABLES,
     Entry,
     Row,
@@ -664,7 +665,7 @@ def test_one_method_only(tmp_path):
         "backbones",
         "selection",
     ):
-        needs = re.escape(TABLES[key].needs)
+        needs = re.escape(NEEDS[key])
         with pytest.raises(UserError, match=f"there is no table {key}: it needs {needs}"):
             all_tables(found, [key])
     with pytest.raises(UserError, match="unknown table 'rank'; choose one of discriminative"):

@@ -45,7 +45,7 @@ def compare(
     from segcal.compare import read_results, tables
 
     results = read_results(runs, weights=weights)
-    made = tables.all_tables(results, table, calibrator=calibrator, published=published)
+    made = tables.all_tables(results, table or (), calibrator=calibrator, published=published)
     if format == "csv" or as_json:  # other formats have it among their notes
         for line in tables.failed_note(results.failed):
             print(f"note: {line}", file=sys.stderr)

@@ -12,8 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from segcal.compare import names
-from segcal.compare.names import Settings, setting_text
+from segcal.compare.names import (
+    MAIN_NETWORK,
+    Settings,
+    choice_text,
+    method_label,
+    network_label,
+    setting_text,
+)
 from segcal.folders import WEIGHTS
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
@@ -31,7 +37,7 @@ class Identity:
 
     dataset: str
     method: str
-    network: str = names.MAIN_NETWORK
+    network: str = MAIN_NETWORK
     variant: Settings = ()  # settings that are not tuned and differ from their defaults
     members: int = 1  # more for an ensemble
 
@@ -50,19 +56,27 @@ class Contender(Identity):
     @property
     def key(self) -> str:
         """The name in data: `mbls`, `mbls penalty=l2`, `transunet mbls`."""
-        fields = self.method, self.network, self.variant, self.shows_last, self.members
-        return names.key_text(*fields)
+        network = "" if self.network == MAIN_NETWORK else self.network
+        parts = (network, self.method, setting_text(self.variant), *self._ending)
+        return " ".join(filter(None, parts))
 
     @property
     def label(self) -> str:
         """The printed name: `MbLS`, `MbLS (penalty l2)`, `MbLS, TransUNet`."""
-        fields = self.method, self.network, self.variant, self.shows_last, self.members
-        return names.label_text(*fields)
+        settings = f" ({setting_text(self.variant, ' ')})" if self.variant else ""
+        network = "" if self.network == MAIN_NETWORK else network_label(self.network)
+        parts = (method_label(self.method) + settings, network, *self._ending)
+        return ", ".join(filter(None, parts))
 
     @property
     def setting(self) -> str:
         """The printed choice: `margin=10`, `margin=8 (5 folds), margin=5 (2 folds)`, or nothing."""
-        return names.choice_text(self.chosen)
+        return choice_text(self.chosen)
+
+    @property
+    def _ending(self) -> tuple[str, str]:
+        ensemble = f"ensemble of {self.members}" if self.members > 1 else ""
+        return "last epoch" if self.shows_last else "", ensemble
 
 
 def contenders_of(
@@ -95,9 +109,9 @@ def contenders_of(
     datasets = list(dict.fromkeys(identity.dataset for identity in groups))
     contenders = []
     for identity, w in sorted(compared, key=lambda pair: _place(datasets, *pair)):
-        settings = {"weights": w, "shows_last": several and w == "last"}
-        choice = _choice(identity.method, groups[identity][w], runs, w, complete)
-        contenders.append(Contender(**asdict(identity), **settings, **choice))
+        fields = asdict(identity) | {"weights": w, "shows_last": several and w == "last"}
+        fields |= _choice(identity.method, groups[identity][w], runs, w, complete)
+        contenders.append(Contender(**fields))
     return tuple(contenders)
 
 
@@ -138,7 +152,9 @@ def _place(datasets: Sequence[str], identity: Identity, weights: str) -> tuple[A
 
 def _choice(method: str, tried: Tried, runs: Infos, weights: str, complete: bool) -> dict[str, Any]:
     """The setting that each fold chooses: the best mean validation Dice over seeds."""
-    chosen, chosen_runs, kept = {}, set(), set()
+    chosen: dict[int, Settings] = {}
+    chosen_runs: set[str] = set()
+    kept: set[str] = set()
     for fold, settings_run in by_fold(tried, runs).items():
         # Settings of an incomplete study that lack a seed which others have are left out.
         most = 0 if complete else max(map(len, settings_run.values()))
@@ -182,9 +198,8 @@ def mean_dice(tried: Tried, infos: Infos, weights: str) -> dict[Settings, float]
 
 def _check_repeats(method: str, tried: Tried, runs: Infos, weights: str) -> None:
     """The settings of a fold must have the same seeds, each once, and a Dice to choose by."""
-    repeats, every = set(), []
+    repeats, every = set(), [run for same in tried.values() for run in same]
     for settings, same in tried.items():
-        every += same
         seeds = sorted(runs[run]["settings"]["seed"] for run in same)
         repeats.add(tuple(seeds))
         if len(set(seeds)) < len(seeds):

@@ -19,18 +19,17 @@ from segcal.compare.tables.terminal import to_rich
 from segcal.compare.tables.writers import FORMATS, save_tables, to_csv, to_latex, to_markdown
 from segcal.types import UserError, check_choice
 
-__all__ = ["FORMATS", "NONE", "TABLES", "Entry", "Maker", "Row", "Table", "all_tables"]
+__all__ = ["FORMATS", "NEEDS", "NONE", "TABLES", "Entry", "Maker", "Row", "Table", "all_tables"]
 __all__ += ["failed_note", "p_text", "save_tables", "to_csv", "to_latex", "to_markdown", "to_rich"]
 
 
 @dataclass(frozen=True)
 class Maker:
-    """A row of `TABLES`: a title, the function that makes the table, and what it needs."""
+    """A row of `TABLES`: a title, and the function that makes the table."""
 
     key: str
     label: str
     make: Callable[[Request], Table | None]
-    needs: str = ""  # beside test scores
 
     def __call__(
         self, results: Results, dataset: str = "", *, calibrator: str = "", published: bool = False
@@ -47,59 +46,52 @@ class Maker:
         return table and replace(table, notes=(*table.notes, *failed_note(results.failed)))
 
 
-VARIANT = "runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2"
-SEEDS = "every method with the same two seeds or more; segcal study --seeds 3 runs them"
-NOISE = "scores of corrupted images; segcal evaluate --noise-series adds them"
-TESTS = "runs of two methods, and two test patients"
-TRIED = "runs of a method with a setting to choose"
+NEEDS = {
+    "ranking": "runs of two methods",
+    "tests": "runs of two methods, and two test patients",
+    "seeds": "every method with the same two seeds or more; segcal study --seeds 3 runs them",
+    "posthoc": "calibrated scores; segcal calibrate adds them",
+    "penalty": "runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2, or"
+    " scores of both weights",
+    "robustness": "scores of corrupted images; segcal evaluate --noise-series adds them",
+    "backbones": "runs on a second network",
+    "selection": "runs of a method with a setting to choose",
+}
+"""What a table needs beside test scores."""
 
 _MAKERS = (
     Maker("discriminative", "Discriminative performance", means.discriminative),
     Maker("calibration", "Calibration", means.calibration),
-    Maker("ranking", "Ranks", ranking, "runs of two methods"),
-    Maker("tests", "Tests between contenders", tests, TESTS),
-    Maker("seeds", "Seeds", seeds, SEEDS),
-    Maker(
-        "posthoc",
-        "Post-hoc calibration",
-        means.posthoc,
-        "calibrated scores; segcal calibrate adds them",
-    ),
-    Maker(
-        "penalty",
-        "Penalty and other variants",
-        means.penalty,
-        f"{VARIANT}, or scores of both weights",
-    ),
-    Maker("robustness", "Robustness to corrupted images", means.robustness, NOISE),
-    Maker("backbones", "Backbones", means.backbones, "runs on a second network"),
-    Maker("selection", "Settings chosen on validation", means.selection, TRIED),
+    Maker("ranking", "Ranks", ranking),
+    Maker("tests", "Tests between contenders", tests),
+    Maker("seeds", "Seeds", seeds),
+    Maker("posthoc", "Post-hoc calibration", means.posthoc),
+    Maker("penalty", "Penalty and other variants", means.penalty),
+    Maker("robustness", "Robustness to corrupted images", means.robustness),
+    Maker("backbones", "Backbones", means.backbones),
+    Maker("selection", "Settings chosen on validation", means.selection),
 )
 TABLES = {maker.key: maker for maker in _MAKERS}
 """The tables by key; each a function of `Results`."""
 
 
 def all_tables(
-    results: Results,
-    keys: Sequence[str] | None = None,
-    *,
-    calibrator: str = "",
-    published: bool = False,
+    results: Results, keys: Sequence[str] = (), *, calibrator: str = "", published: bool = False
 ) -> tuple[Table, ...]:
     """The tables of each data set that the runs have something for, and of ranks over all.
 
     Each of the `keys` asked for must be among them."""
-    for key in keys or ():
+    for key in keys:
         check_choice("table", key, tuple(TABLES))
     several, tables = len(results.datasets) > 1, []
-    wanted = [(dataset, key) for dataset in results.datasets for key in keys or TABLES]
-    if several:
-        wanted = [(dataset, key) for dataset, key in wanted if key != "ranking"]
-        wanted += [("", "ranking")] if keys is None or "ranking" in keys else []
-    for dataset, key in wanted:
-        table = TABLES[key](results, dataset, calibrator=calibrator, published=published)
-        tables += [] if table is None else [table]
-    for key in keys or ():
-        if key not in {table.key for table in tables}:
-            raise UserError(f"there is no table {key}: it needs {TABLES[key].needs}")
-    return tuple(tables)
+    for dataset in (*results.datasets, ""):
+        for key in keys or TABLES:
+            of_all = several and key == "ranking"
+            if of_all == (not dataset):
+                maker = TABLES[key]
+                tables.append(maker(results, dataset, calibrator=calibrator, published=published))
+    made = tuple(table for table in tables if table is not None)
+    for key in keys:
+        if key not in {table.key for table in made}:
+            raise UserError(f"there is no table {key}: it needs {NEEDS[key]}")
+    return made

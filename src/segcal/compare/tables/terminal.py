@@ -38,11 +38,11 @@ def to_rich(table: Table, console: Console) -> Group:
         for column, width in widths.items():
             head = Text(table.columns[column])
             grid.add_column(head, justify="right", width=width, overflow="fold")
-        for row, begins, texts in lines:
+        for row, begins, entries in lines:
             if begins and row.block:
                 grid.add_section()
                 grid.add_row(Text(row.block, style="italic"))
-            grid.add_row(Text(row.label), *(texts[column] for column in widths))
+            grid.add_row(Text(row.label), *(entries[column] for column in widths))
         shown += [Text(table.title + part, style="italic"), grid]
     notes = table.notes if styled else map(_unstyled, table.notes)
     return Group(*shown, *map(Text, notes))
