@@ -12,14 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from segcal.compare.names import (
-    MAIN_NETWORK,
-    Settings,
-    choice_text,
-    method_label,
-    network_label,
-    setting_text,
-)
+from segcal.compare import names
+from segcal.compare.names import MAIN_NETWORK, Settings, setting_text
 from segcal.folders import WEIGHTS
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
@@ -31,7 +25,7 @@ IGNORED = ("name", "ignore_index")  # keys of the loss table that are no setting
 ENSEMBLE = {"average": "probs", "calibrator": ""}  # the defaults of an ensemble's settings
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Identity:
     """The fields that the runs of a contender share, without their weights."""
 
@@ -64,14 +58,14 @@ class Contender(Identity):
     def label(self) -> str:
         """The printed name: `MbLS`, `MbLS (penalty l2)`, `MbLS, TransUNet`."""
         settings = f" ({setting_text(self.variant, ' ')})" if self.variant else ""
-        network = "" if self.network == MAIN_NETWORK else network_label(self.network)
-        parts = (method_label(self.method) + settings, network, *self._ending)
+        network = "" if self.network == MAIN_NETWORK else names.network_label(self.network)
+        parts = (names.method_label(self.method) + settings, network, *self._ending)
         return ", ".join(filter(None, parts))
 
     @property
     def setting(self) -> str:
         """The printed choice: `margin=10`, `margin=8 (5 folds), margin=5 (2 folds)`, or nothing."""
-        return choice_text(self.chosen)
+        return names.choice_text(self.chosen)
 
     @property
     def _ending(self) -> tuple[str, str]:
@@ -132,14 +126,9 @@ def _identity(info: Mapping[str, Any]) -> tuple[Identity, Settings]:
     for key, default in ENSEMBLE.items():
         if info.get(key, default) != default:
             variant[key] = info[key]
-    identity = Identity(
-        dataset=info["data"]["name"],
-        method=loss["name"],
-        network=network,
-        variant=tuple(sorted(variant.items())),
-        members=len(info.get("members", [info])),
-    )
-    return identity, tuple(sorted(tuned.items()))
+    dataset, members = info["data"]["name"], len(info.get("members", [info]))
+    fixed, free = tuple(sorted(variant.items())), tuple(sorted(tuned.items()))
+    return Identity(dataset, loss["name"], network, fixed, members), free
 
 
 def _place(datasets: Sequence[str], identity: Identity, weights: str) -> tuple[Any, ...]:
@@ -169,12 +158,9 @@ def _choice(method: str, tried: Tried, runs: Infos, weights: str, complete: bool
     for settings, same in tried.items():
         if left := tuple(run for run in same if run in kept):
             runs_tried[settings] = left
-    return {
-        "chosen": chosen,
-        "runs": tuple(run for run in runs if run in chosen_runs),
-        "tried": mean_dice(runs_tried, runs, weights),
-        "runs_tried": runs_tried,
-    }
+    choice: dict[str, Any] = {"chosen": chosen, "runs_tried": runs_tried}
+    choice["tried"] = mean_dice(runs_tried, runs, weights)
+    return choice | {"runs": tuple(run for run in runs if run in chosen_runs)}
 
 
 def by_fold(tried: Tried, infos: Infos) -> dict[int, dict[Settings, list[str]]]:

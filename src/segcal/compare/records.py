@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare.bins import added, bins_of
 from segcal.compare.contenders import Contender
 from segcal.compare.names import MAIN_NETWORK
+from segcal.folders import read_bins
 from segcal.metrics import METRICS
 from segcal.types import UserError, check_choice
 
@@ -36,10 +36,9 @@ class Results:
         """The data sets, in the order in which they come."""
         return tuple(dict.fromkeys(c.dataset for c in self.contenders))
 
-    def on(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
-        """The contenders on a data set, and on a network if named."""
-        there = (c for c in self.contenders if c.dataset == dataset)
-        return tuple(c for c in there if network in (None, c.network))
+    def on(self, dataset: str) -> tuple[Contender, ...]:
+        """The contenders on a data set."""
+        return tuple(c for c in self.contenders if c.dataset == dataset)
 
     def main(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
         """The contenders of the main tables, or those on another network by the same rule.
@@ -150,8 +149,8 @@ class Results:
         total: dict[str, Any] = {}
         for run in contender.runs:
             root = Path(self.runs[run]["folder"])
-            part = bins_of(run, root, wanted | {"weights": contender.weights})
-            total = added(total, part) if total else part
+            part = _bins_of(run, root, wanted | {"weights": contender.weights})
+            total = _added(total, part) if total else part
         logits = total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None]
         return total | {"mean_logits": logits, "classes": self.classes(contender.dataset)}
 
@@ -166,3 +165,22 @@ def _missing(c: Contender, scored: set[tuple[str, str]]) -> list[str]:
 
 def _under(split: str = "test", corruption: str = "", calibrator: str = "") -> tuple[str, ...]:
     return split, corruption, calibrator
+
+
+def _bins_of(run: str, root: Path, condition: Mapping[str, str]) -> dict[str, Any]:
+    """A run's bins under a condition as arrays; mean logits times voxels, so that they add."""
+    for entry in read_bins(root):
+        if all(entry.get(key) == value for key, value in condition.items()):
+            voxels = np.array(entry["voxels"], dtype=float)
+            part = {"voxels": voxels, "mean_logits": entry["mean_logits"] * voxels[:, None]}
+            for kind in ("top", "per_class", "fine"):
+                for name, values in entry.get(kind, {}).items():
+                    part.setdefault(kind, {})[name] = np.array(values, dtype=float)
+            return part
+    missing = ", ".join(f"{key} {value}" for key, value in condition.items() if value)
+    raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
+
+
+def _added(a: Any, b: Any) -> Any:
+    """The sum of two sets of bins, part by part."""
+    return {key: _added(a[key], b[key]) for key in a} if isinstance(a, dict) else a + b

@@ -14,23 +14,13 @@ import pandas as pd
 from segcal.compare import Contender, Results
 from segcal.compare.ranking.bootstrap import LEVEL, N_SAMPLES, bootstrap_means, stability
 from segcal.compare.ranking.no_value import counted, credited
-from segcal.compare.ranking.pairs import SIGNIFICANT, SignedRank, holm, pairwise, signed_rank
+from segcal.compare.ranking.pairs import SIGNIFICANT, holm, pairwise, signed_rank
 from segcal.compare.ranking.ranks import mean_case_rank, ranks, sum_rank
 from segcal.types import UserError, check_choice
 
-__all__ = [
-    "LEVEL",
-    "MAIN",
-    "N_SAMPLES",
-    "SIGNIFICANT",
-    "Ranking",
-    "SignedRank",
-    "bootstrap_means",
-    "counted",
-    "credited",
-]
-__all__ += ["holm", "main_values", "mean_case_rank", "pairwise", "rank_results", "ranks"]
-__all__ += ["signed_rank", "stability", "sum_rank"]
+__all__ = ["LEVEL", "MAIN", "N_SAMPLES", "SIGNIFICANT", "Ranking", "bootstrap_means", "counted"]
+__all__ += ["credited", "holm", "main_values", "mean_case_rank", "pairwise", "rank_results"]
+__all__ += ["ranks", "signed_rank", "stability", "sum_rank"]
 
 MAIN = ("dice", "asd", "ece", "cece")
 """The metrics that the paper ranks by."""

@@ -73,7 +73,7 @@ def posthoc(request: Request) -> Table | None:
 def penalty(request: Request) -> Table | None:
     """Methods beside their variants on the main network, such as the L1 beside the L2 penalty."""
     main = request.contenders
-    here = request.results.on(request.dataset, main[0].network)
+    here = [c for c in request.results.on(request.dataset) if c.network == main[0].network]
     varied = dict.fromkeys(c.method for c in here if c.variant or c not in main)
     columns = main_columns(request, source="" if request.calibrator else "penalty")
     blocks: list[Block] = []
