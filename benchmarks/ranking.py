@@ -51,13 +51,13 @@ def results(n_cases: int) -> Results:
         tried: dict[str, Any] = {"chosen": {0: ()}, "tried": {(): 0.9}, "runs_tried": {(): (m,)}}
         contenders.append(Contender(dataset="bench", method=m, runs=(m,), **tried))
     info: dict[str, Any] = {
-        "data": {"name": "bench", "classes": ["A", "B"], "regions": {}},
+        "data": {"name": "bench", "classes": ["A", "B"], "regions": {}, "patients": {}},
         "settings": {"seed": 0},
     }
     return Results(
         scores,
         tuple(contenders),
-        {m: info | {"patients": {case: case for case in cases}} for m in METHODS},
+        dict.fromkeys(METHODS, info),
     )
 
 

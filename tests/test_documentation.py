@@ -95,8 +95,7 @@ def test_the_tutorials_comparison_looks_as_the_command_prints_it():
     title, notes = told.splitlines()[0].strip(), tuple(told[told.index("┘") + 2 :].splitlines())
     table = Table("calibration", title, tuple(heads[1:]), tuple(rows), notes, (3,) * len(heads[1:]))
     file = io.StringIO()
-    Console(file=file, width=120, force_terminal=True, color_system="standard").print(
-        to_rich(table)
-    )
+    console = Console(file=file, width=120, force_terminal=True, color_system="standard")
+    console.print(to_rich(table, console))
     printed = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
     assert [line.rstrip() for line in printed.splitlines()] == told.splitlines()

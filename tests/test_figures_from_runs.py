@@ -227,21 +227,6 @@ def test_a_data_set_scored_by_regions(tmp_path):
     assert point[0] == pytest.approx(mean([tmp_path / "ce"], "dice", "mean (region)"))
 
 
-def test_seeds_with_fine_bins_of_different_number_fall_back_on_fifteen(tmp_path):
-    """As evaluations by different versions leave them."""
-    tops = []
-    for seed in (0, 1):
-        folder = made_run(tmp_path, f"ce-s{seed}", "ce", seed=seed, n_voxels=300)
-        bins = read_json(folder / "bins.json")
-        for entry in bins["entries"] if seed else ():
-            entry["fine"] = {what: [*values, 0.0] for what, values in entry["fine"].items()}
-        write_json(folder / "bins.json", bins)
-        tops.append(bins["entries"][0]["top"])
-    results = read_results([tmp_path])
-    top = {what: np.sum([t[what] for t in tops], axis=0) for what in ("count", "conf", "hit")}
-    assert f"CE: {aurc(top):.4f}" in all_text(FIGURES["risk_coverage"].draw(results, "made"))
-
-
 def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     folder = made_run(tmp_path, "only", "ce", n_cases=1, epochs=1, n_voxels=300)
     bins = read_json(folder / "bins.json")

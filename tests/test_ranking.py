@@ -250,17 +250,13 @@ def test_sum_rank_is_that_of_a_slow_loop():
     assert found["rank"].tolist() == slow_ranks(list(totals.values()), "lower")
 
 
-def test_sum_rank_takes_contenders_by_name_and_refuses_others():
+def test_sum_rank_takes_contenders_by_name():
     means = {
         ("x", "ece"): pd.Series({"a": 1.0, "b": 2.0}),
         ("y", "ece"): pd.Series({"b": 1.0, "a": 2.0}),
     }
     assert sum_rank(means)["sum"].to_dict() == {"a": 3.0, "b": 3.0}
     assert ("y", "asd") not in sum_rank(means | {("y", "asd"): pd.Series({"a": NAN, "b": NAN})})
-    with pytest.raises(UserError, match="give each the same"):
-        sum_rank(means | {("z", "ece"): pd.Series({"a": 1.0})})
-    with pytest.raises(UserError, match="there is nothing to rank"):
-        sum_rank({})
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -407,8 +403,6 @@ def test_one_patient_has_a_mean_and_no_interval():
     found = bootstrap_means(values, ALONE)
     assert found.loc["b"].isna().tolist() == [False, True, True]
     assert found.loc["a"].notna().all()
-    with pytest.raises(UserError, match="level must lie in"):
-        bootstrap_means(values, ALONE, level=1.5)
 
 
 # Stability

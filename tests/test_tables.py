@@ -53,7 +53,8 @@ def notes(table):
 
 def shown(table, **settings):
     file = io.StringIO()
-    Console(file=file, **settings).print(to_rich(table), crop=False)
+    console = Console(file=file, **settings)
+    console.print(to_rich(table, console), crop=False)
     return file.getvalue()
 
 
@@ -657,7 +658,8 @@ def test_one_method_only(tmp_path):
         "backbones",
         "selection",
     ):
-        with pytest.raises(UserError, match=f"there is no table {key}: it {re.escape(NEEDS[key])}"):
+        needs = re.escape(NEEDS[key])
+        with pytest.raises(UserError, match=f"there is no table {key}: it needs {needs}"):
             all_tables(found, [key])
     with pytest.raises(UserError, match="unknown table 'rank'; choose one of discriminative"):
         all_tables(found, ["rank"])

@@ -45,7 +45,7 @@ def compare(
     from segcal.compare import read_results, tables
 
     results = read_results(runs, weights=weights)
-    made = tables.all_tables(results, table, calibrator=calibrator, published=published)
+    made = tables.all_tables(results, table or (), calibrator=calibrator, published=published)
     if format == "csv" or as_json:  # other formats have it among their notes
         for line in tables.failed_note(results.failed):
             print(f"note: {line}", file=sys.stderr)
@@ -58,7 +58,7 @@ def compare(
         known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
         console = Console(width=None if known else AS_WIDE_AS_NEEDED)
         for one in made:
-            console.print(tables.to_rich(one), "", crop=False)
+            console.print(tables.to_rich(one, console), "", crop=False)
     else:
         _, write = tables.FORMATS[format]
         titled = format == "csv" and len(made) > 1  # otherwise a file does not name its tables

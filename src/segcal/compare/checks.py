@@ -18,28 +18,12 @@ from segcal.types import UserError
 NEEDED = {"dice": "mean", "asd": "mean", "ece": "all", "cece": "all"}  # of every test case
 
 
-def check_run(folder: Path, info: Mapping[str, Any]) -> None:
-    """A run must be finished, and its record complete."""
-    if info.get("status") != "finished":
+def check_finished(folder: Path, info: Mapping[str, Any]) -> None:
+    """A run must be finished."""
+    if info["status"] != "finished":
         command = "segcal study" if is_study(folder.parent.parent) else "segcal train"
-        raise UserError(
-            f"{folder} is not finished; the same {command} command goes on with it, or leave it out"
-        )
-    try:
-        settings, kept = info["settings"], [info[w] for w in ("best", "last") if w in info]
-        names = [settings[part]["name"] for part in ("loss", "network")]
-        complete = all(isinstance(name, str) for name in names)
-        complete = complete and {"name", "checksum", "classes"} <= set(info["data"])
-        if "kind" not in info:  # a training has validation scores; an ensemble has none
-            complete = complete and bool(kept)
-        complete = complete and all(isinstance(k["val_dice"], (int, float)) for k in kept)
-    except (KeyError, TypeError):
-        complete = False
-    if not complete:
-        raise UserError(
-            f"the record of {folder} is damaged, or of another version; train the run again, or"
-            " leave it out"
-        )
+        remedy = f"the same {command} command goes on with it, or leave it out"
+        raise UserError(f"{folder} is not finished; {remedy}")
 
 
 def check_alike(runs: Mapping[str, Mapping[str, Any]]) -> None:
@@ -75,28 +59,26 @@ def check_datasets(contenders: Sequence[Contender]) -> None:
     keys = defaultdict(set)
     for c in contenders:
         keys[c.dataset].add(c.key)
-    every = set().union(*keys.values())
     for dataset, there in keys.items():
-        if missing := every - there:
-            raise UserError(
-                f"{dataset} has no run of {', '.join(sorted(missing))}; compare one data set, or"
-                " run what is missing"
-            )
+        if missing := set().union(*keys.values()) - there:
+            remedy = "compare one data set, or run what is missing"
+            raise UserError(f"{dataset} has no run of {', '.join(sorted(missing))}; {remedy}")
 
 
 def check_table(folder: str, info: Mapping[str, Any], table: pd.DataFrame) -> None:
-    """The scores of a run must be complete, finite, and its own."""
-    again = "run segcal evaluate --again on the run"
+    """The scores of a run must be its own, each there once, and finite."""
     identity = [column for column in COLUMNS if column != "value"]
-    if table[identity].isna().any(axis=None) or table.duplicated(identity).any():
-        raise UserError(
-            f"the scores of {folder} are damaged: rows are incomplete or twice; {again}"
-        )
-    if table["value"].abs().eq(float("inf")).any():
-        raise UserError(f"the scores of {folder} hold infinite values; {again}")
-    expected = {"dataset": info["data"]["name"], "method": info["settings"]["loss"]["name"]}
-    if any((table[column] != value).any() for column, value in expected.items()):
-        raise UserError(f"the scores of {folder} are of another run; {again}")
+    of_others = table["dataset"].ne(info["data"]["name"])
+    of_others |= table["method"].ne(info["settings"]["loss"]["name"])
+    faults = {
+        "rows are twice": table.duplicated(identity),
+        "values are infinite": table["value"].abs().eq(float("inf")),
+        "they are of another run": of_others,
+    }
+    for fault, rows in faults.items():
+        if rows.any():
+            remedy = "run segcal evaluate --again on the run"
+            raise UserError(f"the scores of {folder} are damaged: {fault}; {remedy}")
 
 
 def check_cases(rows: pd.DataFrame, contenders: Sequence[Contender]) -> None:
@@ -108,11 +90,9 @@ def check_cases(rows: pd.DataFrame, contenders: Sequence[Contender]) -> None:
         scored = {(folds[run], cases[c.key, run]) for run in c.runs}
         other, theirs = first.setdefault(c.dataset, (c, scored))
         if scored != theirs:
-            raise UserError(
-                f"{c.key} ({', '.join(c.runs)}) and {other.key} ({', '.join(other.runs)}) were"
-                " scored on different test cases; run the folds that are missing, or segcal"
-                " evaluate --again"
-            )
+            both = " and ".join(f"{one.key} ({', '.join(one.runs)})" for one in (c, other))
+            remedy = "run the folds that are missing, or segcal evaluate --again"
+            raise UserError(f"{both} were scored on different test cases; {remedy}")
 
 
 def check_values(rows: pd.DataFrame) -> None:
@@ -123,10 +103,8 @@ def check_values(rows: pd.DataFrame) -> None:
             label = METRICS[metric].label
             values = part.loc[(part["metric"] == metric) & (part["class"] == kind), "value"]
             if len(values) < n_cases:
-                raise UserError(
-                    f"{name} lacks {label} of some test cases; run segcal evaluate --again on it"
-                )
+                lacking = f"{name} lacks {label} of some test cases"
+                raise UserError(f"{lacking}; run segcal evaluate --again on it")
             if metric in ("dice", "ece") and values.isna().all():
-                raise UserError(
-                    f"{name} has no value of {label} in any test case; look at its predictions"
-                )
+                lacking = f"{name} has no value of {label} in any test case"
+                raise UserError(f"{lacking}; look at its predictions")

@@ -1,34 +1,46 @@
-"""Contenders: the one grouping of runs into what is compared."""
+"""Contenders: the one grouping of runs into what is compared, and the choice of their settings.
+
+Every fold chooses for itself, because its validation cases are test cases of other folds."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
 
 from segcal.compare import names
-from segcal.compare.choice import Infos, Tried, best, by_fold, mean_dice, with_all_seeds
-from segcal.compare.names import Settings, setting_text
+from segcal.compare.names import MAIN_NETWORK, Settings, setting_text
 from segcal.folders import WEIGHTS
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.types import UserError
 
+Infos = Mapping[str, Mapping[str, Any]]  # the content of each run's record
+Tried = Mapping[Settings, Sequence[str]]  # the runs of each setting
 IGNORED = ("name", "ignore_index")  # keys of the loss table that are no settings of a method
 ENSEMBLE = {"average": "probs", "calibrator": ""}  # the defaults of an ensemble's settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """What is compared: a method on a network and a data set, at the setting that was chosen."""
+@dataclass(frozen=True)
+class Identity:
+    """The fields that the runs of a contender share, without their weights."""
 
     dataset: str
     method: str
-    network: str = names.MAIN_NETWORK
+    network: str = MAIN_NETWORK
     variant: Settings = ()  # settings that are not tuned and differ from their defaults
-    weights: str = "best"
     members: int = 1  # more for an ensemble
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender(Identity):
+    """What is compared: a method on a network and a data set, at the setting that was chosen."""
+
+    weights: str = "best"
     chosen: Mapping[int, Settings]  # by each fold
     runs: tuple[str, ...]  # of the chosen settings: one per seed and fold
     tried: Mapping[Settings, float]  # every setting with its mean validation Dice
@@ -38,12 +50,17 @@ class Contender:
     @property
     def key(self) -> str:
         """The name in data: `mbls`, `mbls penalty=l2`, `transunet mbls`."""
-        return names.key_text(*self._identity)
+        network = "" if self.network == MAIN_NETWORK else self.network
+        parts = (network, self.method, setting_text(self.variant), *self._ending)
+        return " ".join(filter(None, parts))
 
     @property
     def label(self) -> str:
         """The printed name: `MbLS`, `MbLS (penalty l2)`, `MbLS, TransUNet`."""
-        return names.label_text(*self._identity)
+        settings = f" ({setting_text(self.variant, ' ')})" if self.variant else ""
+        network = "" if self.network == MAIN_NETWORK else names.network_label(self.network)
+        parts = (names.method_label(self.method) + settings, network, *self._ending)
+        return ", ".join(filter(None, parts))
 
     @property
     def setting(self) -> str:
@@ -51,19 +68,9 @@ class Contender:
         return names.choice_text(self.chosen)
 
     @property
-    def _identity(self) -> tuple[str, str, Settings, bool, int]:
-        return self.method, self.network, self.variant, self.shows_last, self.members
-
-
-class _Group(NamedTuple):
-    """The fields that runs of one contender share."""
-
-    dataset: str
-    network: str
-    method: str
-    members: int
-    variant: Settings
-    weights: str
+    def _ending(self) -> tuple[str, str]:
+        ensemble = f"ensemble of {self.members}" if self.members > 1 else ""
+        return "last epoch" if self.shows_last else "", ensemble
 
 
 def contenders_of(
@@ -71,35 +78,39 @@ def contenders_of(
 ) -> tuple[Contender, ...]:
     """The contenders of some runs, in the order of `LOSSES`, the main network first.
 
-    `scored` are the weights of each run that have test scores. Unless the study was `complete`,
-    settings that lack a seed are left out of their fold."""
-    groups: dict[_Group, dict[Settings, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, info in runs.items():
-        for kept in _kept_weights(info):
-            if weights in (None, kept):
-                group, tuned = _group(info, kept)
-                groups[group][tuned].append(name)
+    `scored` are the weights of each run that have test scores; weights without any are left out,
+    unless the runs have no scores at all. Unless the study was `complete`, settings that lack a
+    seed are left out of their fold."""
+    groups: dict[Identity, dict[str, dict[Settings, list[str]]]] = {}
+    with_scores = set()
+    for run, info in runs.items():
+        identity, tuned = _identity(info)
+        kept = [w for w in WEIGHTS if w in info] or [info.get("weights", WEIGHTS[0])]
+        for w in kept:
+            if weights in (None, w):
+                tried = groups.setdefault(identity, {}).setdefault(w, defaultdict(list))
+                tried[tuned].append(run)
+                if w in scored.get(run, ()):
+                    with_scores.add((identity, w))
     if not groups:
         raise UserError(f"no run has {weights} weights; name other runs, or other weights")
-    compared = _compared(groups, scored)
+    compared = []
+    for identity, kinds in groups.items():
+        used = [w for w in kinds if (identity, w) in with_scores]
+        compared += [(identity, w) for w in used or [min(kinds)]]
     # Contenders have the same names on every data set, so the rule looks at all of them.
-    several = len({group.weights for group in compared}) > 1
-    datasets = list(dict.fromkeys(group.dataset for group in groups))
+    several = len({w for _, w in compared}) > 1
+    datasets = list(dict.fromkeys(identity.dataset for identity in groups))
     contenders = []
-    for group in sorted(compared, key=lambda group: (datasets.index(group.dataset), _place(group))):
-        shows_last = several and group.weights == "last"
-        contenders.append(_contender(group, groups[group], runs, complete, shows_last))
+    for identity, w in sorted(compared, key=lambda pair: _place(datasets, *pair)):
+        fields = asdict(identity) | {"weights": w, "shows_last": several and w == "last"}
+        fields |= _choice(identity.method, groups[identity][w], runs, w, complete)
+        contenders.append(Contender(**fields))
     return tuple(contenders)
 
 
-def _kept_weights(info: Mapping[str, Any]) -> list[str]:
-    """The weights that a run has, or those that the members of an ensemble are used with."""
-    kept = [name for name in WEIGHTS if name in info]
-    return kept or [info.get("weights", WEIGHTS[0])]
-
-
-def _group(info: Mapping[str, Any], weights: str) -> tuple[_Group, Settings]:
-    """The group of a run, and the values of the settings that the paper tunes."""
+def _identity(info: Mapping[str, Any]) -> tuple[Identity, Settings]:
+    """What a run is, and the values of the settings that the paper tunes."""
     loss, network = info["settings"]["loss"], info["settings"]["network"]["name"]
     row = LOSSES.get(loss["name"])
     tunable = {key for settings in row.grid for key in settings} if row else set()
@@ -115,77 +126,75 @@ def _group(info: Mapping[str, Any], weights: str) -> tuple[_Group, Settings]:
     for key, default in ENSEMBLE.items():
         if info.get(key, default) != default:
             variant[key] = info[key]
-    members, fixed = len(info.get("members", [info])), tuple(sorted(variant.items()))
-    group = _Group(info["data"]["name"], network, loss["name"], members, fixed, weights)
-    return group, tuple(sorted(tuned.items()))
+    dataset, members = info["data"]["name"], len(info.get("members", [info]))
+    fixed, free = tuple(sorted(variant.items())), tuple(sorted(tuned.items()))
+    return Identity(dataset, loss["name"], network, fixed, members), free
 
 
-def _compared(
-    groups: Mapping[_Group, Mapping[Settings, list[str]]], scored: Mapping[str, set[str]]
-) -> list[_Group]:
-    """The groups with test scores; of runs without any scores the group of their first weights."""
-    with_scores = set()
-    for group, tried in groups.items():
-        runs = [run for same in tried.values() for run in same]
-        if any(group.weights in scored.get(run, ()) for run in runs):
-            with_scores.add(group)
-    compared = []
-    for group in groups:
-        same = [other for other in groups if other._replace(weights=group.weights) == group]
-        if group in with_scores or (group == min(same) and not with_scores.intersection(same)):
-            compared.append(group)
-    return compared
-
-
-def _place(group: _Group) -> tuple[Any, ...]:
+def _place(datasets: Sequence[str], identity: Identity, weights: str) -> tuple[Any, ...]:
     """Known networks and methods in the order of their tables, then the others by name."""
-    place: list[Any] = []
-    for name, table in ((group.network, list(NETWORKS)), (group.method, list(LOSSES))):
+    place: list[Any] = [datasets.index(identity.dataset)]
+    for name, table in ((identity.network, list(NETWORKS)), (identity.method, list(LOSSES))):
         place += [table.index(name), ""] if name in table else [len(table), name]
-    return (*place, group.members, setting_text(group.variant), group.weights)
+    return (*place, identity.members, setting_text(identity.variant), weights)
 
 
-def _contender(
-    group: _Group, tried: Tried, runs: Infos, complete: bool, shows_last: bool
-) -> Contender:
-    folds = by_fold(tried, runs)
-    if not complete:
-        folds = {fold: with_all_seeds(here) for fold, here in folds.items()}
+def _choice(method: str, tried: Tried, runs: Infos, weights: str, complete: bool) -> dict[str, Any]:
+    """The setting that each fold chooses: the best mean validation Dice over seeds."""
     chosen: dict[int, Settings] = {}
     chosen_runs: set[str] = set()
     kept: set[str] = set()
-    for fold, here in folds.items():
-        _check_repeats(group.method, here, runs)
-        chosen[fold] = best(here, runs, group.weights)
+    for fold, settings_run in by_fold(tried, runs).items():
+        # Settings of an incomplete study that lack a seed which others have are left out.
+        most = 0 if complete else max(map(len, settings_run.values()))
+        here = {settings: same for settings, same in settings_run.items() if len(same) >= most}
+        _check_repeats(method, here, runs, weights)
+        means = mean_dice(here, runs, weights)
+        # The first of equals, and NaN only if all are.
+        chosen[fold] = max(means, key=lambda key: np.nan_to_num(means[key], nan=-1.0))
         chosen_runs.update(here[chosen[fold]])
         kept.update(*here.values())
     runs_tried = {}
     for settings, same in tried.items():
-        if left := tuple(name for name in same if name in kept):
+        if left := tuple(run for run in same if run in kept):
             runs_tried[settings] = left
-    return Contender(
-        **group._asdict(),
-        chosen=chosen,
-        runs=tuple(name for name in runs if name in chosen_runs),
-        tried=mean_dice(runs_tried, runs, group.weights),
-        runs_tried=runs_tried,
-        shows_last=shows_last,
-    )
+    choice: dict[str, Any] = {"chosen": chosen, "runs_tried": runs_tried}
+    choice["tried"] = mean_dice(runs_tried, runs, weights)
+    return choice | {"runs": tuple(run for run in runs if run in chosen_runs)}
 
 
-def _check_repeats(method: str, tried: Tried, runs: Infos) -> None:
-    """Repeats of a setting in a fold must differ in seed; all settings must have the same seeds."""
-    repeats = set()
+def by_fold(tried: Tried, infos: Infos) -> dict[int, dict[Settings, list[str]]]:
+    """The runs of each setting, fold by fold."""
+    folds: dict[int, dict[Settings, list[str]]] = {}
     for settings, same in tried.items():
-        seeds = [runs[name]["settings"]["seed"] for name in same]
+        for run in same:
+            fold = folds.setdefault(infos[run]["settings"]["fold"], {})
+            fold.setdefault(settings, []).append(run)
+    return dict(sorted(folds.items()))
+
+
+def mean_dice(tried: Tried, infos: Infos, weights: str) -> dict[Settings, float]:
+    """The mean validation Dice of each setting; NaN if its runs have none."""
+    means = {}
+    for settings, same in tried.items():
+        values = [infos[run].get(weights, {}).get("val_dice", math.nan) for run in same]
+        means[settings] = float(np.mean(values))
+    return means
+
+
+def _check_repeats(method: str, tried: Tried, runs: Infos, weights: str) -> None:
+    """The settings of a fold must have the same seeds, each once, and a Dice to choose by."""
+    repeats, every = set(), [run for same in tried.values() for run in same]
+    for settings, same in tried.items():
+        seeds = sorted(runs[run]["settings"]["seed"] for run in same)
+        repeats.add(tuple(seeds))
         if len(set(seeds)) < len(seeds):
             text = f"{method} {setting_text(settings)}".strip()
-            raise UserError(
-                f"{', '.join(same)} are the same: {text} with one seed; name one of them"
-            )
-        repeats.add(tuple(sorted(seeds)))
+            remedy = f"are the same: {text} with one seed; name one of them"
+            raise UserError(f"{', '.join(same)} {remedy}")
     if len(repeats) > 1:
-        raise UserError(
-            f"the settings of {method} were run with different seeds or folds; run each with the"
-            " same ones"
-        )
+        remedy = "different seeds or folds; run each with the same ones"
+        raise UserError(f"the settings of {method} were run with {remedy}")
+    if len(tried) > 1 and not all(weights in runs[run] for run in every):
+        texts = f"{', '.join(map(setting_text, tried))}; name the runs of one setting"
+        raise UserError(f"{', '.join(every)} have no validation Dice to choose one of {texts}")

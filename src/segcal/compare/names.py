@@ -1,4 +1,4 @@
-"""Printed names of contenders and settings. They are made from fields here, and never parsed."""
+"""Printed names of methods, networks and settings; nothing parses them."""
 
 from __future__ import annotations
 
@@ -61,30 +61,3 @@ def network_label(network: str) -> str:
     """A network as printed; an ensemble may have several."""
     parts = network.split("+")
     return "+".join(NETWORKS[part].label if part in NETWORKS else part for part in parts)
-
-
-def key_text(method: str, network: str, variant: Settings, last: bool, members: int) -> str:
-    """A contender in tables that programs read.
-
-    >>> key_text("mbls", "transunet", (("penalty", "l2"),), False, 1)
-    'transunet mbls penalty=l2'
-    """
-    main = network == MAIN_NETWORK
-    parts = ["" if main else network, method, setting_text(variant), *_ending(last, members)]
-    return " ".join(filter(None, parts))
-
-
-def label_text(method: str, network: str, variant: Settings, last: bool, members: int) -> str:
-    """A contender in tables and figures.
-
-    >>> label_text("mbls", "transunet", (("penalty", "l2"),), True, 1)
-    'MbLS (penalty l2), TransUNet, last epoch'
-    """
-    settings = f" ({setting_text(variant, ' ')})" if variant else ""
-    network = "" if network == MAIN_NETWORK else network_label(network)
-    parts = [method_label(method) + settings, network, *_ending(last, members)]
-    return ", ".join(filter(None, parts))
-
-
-def _ending(last: bool, members: int) -> tuple[str, str]:
-    return "last epoch" if last else "", f"ensemble of {members}" if members > 1 else ""

@@ -17,23 +17,28 @@ def pack(paths: Sequence[Path], to: Path) -> dict[str, Any]:
     Returns how many runs it holds and its size in bytes. Runs that cannot be compared, or have no
     scores, are refused."""
     to = to.resolve()
-    _check_target(to)
+    if to.exists() and not folders.is_packed(to):
+        raise UserError(f"{to} exists and is not a packed study; choose another --out")
+    if to.exists() and (others := folders.foreign_in_packed(to)):
+        remedy = "move it away, or choose another --out"
+        raise UserError(f"{to} also holds {others[0]}, which would be lost; {remedy}")
     studies = [folder for folder in paths if folders.is_study(folder)]
     if len(studies) > 1:
-        raise UserError(
-            f"{studies[0]} and {studies[1]} are two studies; pack each into a folder of its own"
-        )
+        both = f"{studies[0]} and {studies[1]}"
+        raise UserError(f"{both} are two studies; pack each into a folder of its own")
     results = read_results(paths)
     names = {name: Path(name).name for name in results.runs}
     if len(set(names.values())) < len(names):
         raise UserError("two of the runs have folders of the same name; pack them one by one")
-    patients = {p for info in results.runs.values() for p in (info["patients"] or {}).values()}
     # Only which cases are of one patient is published, not the patients' names.
+    patients: set[str] = set()
+    for info in results.runs.values():
+        patients.update((info["data"].get("patients") or {}).values())
     width = len(str(len(patients)))
     numbers = {p: f"patient {i:0{width}}" for i, p in enumerate(sorted(patients), start=1)}
     with folders.whole_or_not(to, sorted(names.values())) as partial:
         for name, info in results.runs.items():
-            source, known = Path(info["folder"]), info["patients"]
+            source, known = Path(info["folder"]), info["data"].get("patients")
             record = _without_paths(folders.read_run(source))
             record["data"]["patients"] = known and {case: numbers[p] for case, p in known.items()}
             folders.copy_packed(source, folders.cell_folder(partial, names[name]), record)
@@ -42,18 +47,6 @@ def pack(paths: Sequence[Path], to: Path) -> dict[str, Any]:
         folders.write_packed_study(partial, records, len(names), chosen)
     size = sum(path.stat().st_size for path in to.rglob("*") if path.is_file())
     return {"out": str(to), "runs": len(names), "bytes": size}
-
-
-def _check_target(to: Path) -> None:
-    if not to.exists():
-        return
-    if not folders.is_packed(to):
-        raise UserError(f"{to} exists and is not a packed study; choose another --out")
-    if others := folders.foreign_in_packed(to):
-        raise UserError(
-            f"{to} also holds {others[0]}, which would be lost; move it away, or choose another"
-            " --out"
-        )
 
 
 def _without_paths(value: Any) -> Any:

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from segcal import folders
 from segcal.compare import checks
 from segcal.compare.contenders import Contender, contenders_of
 from segcal.compare.records import Results
-from segcal.data.catalog import DATASETS
 from segcal.types import UserError, check_choice
 
 
@@ -40,7 +38,12 @@ def read_results(
     complete = not left_out
     contenders = contenders_of(runs, weights_scored, weights=weights, complete=complete)
     if scored:
-        unscored = _unscored(contenders, runs, weights_scored, failed)
+        unscored = {}  # chosen runs whose scoring failed; no other setting may be compared instead
+        for c in contenders:
+            for run in c.runs:
+                folder = runs[run]["folder"]
+                if folder in failed and c.weights not in weights_scored.get(run, ()):
+                    unscored[run] = failed[folder]
         contenders = tuple(c for c in contenders if not unscored.keys() & set(c.runs))
         if not contenders:
             raise UserError(f"no run has test scores; scoring failed of {', '.join(unscored)}")
@@ -60,64 +63,25 @@ def _runs(paths: Sequence[Path], failed: Mapping[str, str]) -> dict[str, dict[st
     for path in paths:
         for folder in folders.run_folders(path) or [path]:  # read_run says that a folder is no run
             info = folders.read_run(folder)
-            if str(folder) in failed and info.get("status") != "finished":
+            if str(folder) in failed and info["status"] != "finished":
                 continue  # its training failed; if only its scoring failed, it can be chosen
-            checks.check_run(folder, info)
+            checks.check_finished(folder, info)
             name = folder.name if folder.name not in runs else str(folder)
-            if name in runs or any(info["id"] == other["id"] for other in runs.values()):
-                raise UserError(
-                    f"{folder} is given twice, or is a copy of another run; name each run once"
-                )
-            runs[name] = info | {"folder": str(folder), "patients": _patients(info)}
+            if any(info["id"] == other["id"] for other in runs.values()):
+                twice = f"{folder} is given twice, or is a copy of another run"
+                raise UserError(f"{twice}; name each run once")
+            runs[name] = info | {"folder": str(folder)}
     if not runs:
         raise UserError("there is no run to read; name the folders of finished runs, or of a study")
     return runs
 
 
-def _patients(info: Mapping[str, Any]) -> dict[str, str] | None:
-    """The patient of each case, if that is not the case itself; `None` if it is not known.
-
-    The run may have a record of it. If not, its data set has, as long as it is unchanged."""
-    known = info["data"].get("patients", {})
-    row = DATASETS.get(info["data"]["name"])
-    unnamed = not known and row is not None and not row.patients_named  # an older run wrote {}
-    if known is None or unnamed:
-        return None
-    if "patients" in info["data"]:
-        return dict(known)
-    try:
-        cases = folders.open_cases(Path(info["settings"]["data"])).info
-    except UserError:
-        return None
-    same = cases["checksum"] == info["data"]["checksum"]
-    return {id: record["patient"] for id, record in cases["cases"].items()} if same else None
-
-
 def _scores(name: str, info: Mapping[str, Any]) -> pd.DataFrame:
-    rows = folders.read_scores(Path(info["folder"]))
-    table = (
-        pd.DataFrame(rows, columns=list(folders.COLUMNS)).astype({"value": float}).assign(run=name)
-    )
+    rows, patients = folders.read_scores(Path(info["folder"])), info["data"].get("patients") or {}
+    table = pd.DataFrame(rows, columns=list(folders.COLUMNS)).astype({"value": float})
     checks.check_table(info["folder"], info, table)
-    patients = info["patients"] or {}
-    table["patient"] = table["case"].map(lambda case: patients.get(case, case))
-    return table.assign(seed=info["settings"]["seed"], fold=info["settings"]["fold"])
-
-
-def _unscored(
-    contenders: Sequence[Contender],
-    runs: Mapping[str, Mapping[str, Any]],
-    weights_scored: Mapping[str, set[str]],
-    failed: Mapping[str, str],
-) -> dict[str, str]:
-    """The chosen runs whose scoring failed; no other setting may be compared instead."""
-    unscored = {}
-    for c in contenders:
-        for run in c.runs:
-            folder = runs[run]["folder"]
-            if folder in failed and c.weights not in weights_scored.get(run, ()):
-                unscored[run] = failed[folder]
-    return unscored
+    table["patient"] = [patients.get(case, case) for case in table["case"]]
+    return table.assign(run=name, seed=info["settings"]["seed"], fold=info["settings"]["fold"])
 
 
 def _assign(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None:
@@ -128,6 +92,5 @@ def _assign(scores: pd.DataFrame, contenders: Sequence[Contender]) -> None:
         chosen |= {(run, c.weights) for run in c.runs}
         for runs in c.runs_tried.values():
             keys |= {(run, c.weights): c.key for run in runs}
-    pairs = list(zip(scores["run"], scores["weights"], strict=True))
-    scores["contender"] = [keys.get(pair) for pair in pairs]
-    scores["chosen"] = np.array([pair in chosen for pair in pairs], dtype=bool)
+    pairs = pd.Series(list(zip(scores["run"], scores["weights"], strict=True)), dtype=object)
+    scores["contender"], scores["chosen"] = pairs.map(keys), pairs.isin(chosen)

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare.bins import added, bins_of
 from segcal.compare.contenders import Contender
 from segcal.compare.names import MAIN_NETWORK
+from segcal.folders import read_bins
 from segcal.metrics import METRICS
 from segcal.types import UserError, check_choice
 
@@ -28,7 +28,7 @@ class Results:
 
     scores: pd.DataFrame  # of all runs, with contender, chosen, seed, fold and patient
     contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
-    runs: Mapping[str, dict[str, Any]]  # records, with "folder", and "patients" (None if unknown)
+    runs: Mapping[str, dict[str, Any]]  # records, with their "folder"
     failed: Mapping[str, str] = field(default_factory=dict)  # cells that are left out, and why
 
     @property
@@ -36,10 +36,9 @@ class Results:
         """The data sets, in the order in which they come."""
         return tuple(dict.fromkeys(c.dataset for c in self.contenders))
 
-    def on(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
-        """The contenders on a data set, and on a network if named."""
-        there = (c for c in self.contenders if c.dataset == dataset)
-        return tuple(c for c in there if network in (None, c.network))
+    def on(self, dataset: str) -> tuple[Contender, ...]:
+        """The contenders on a data set."""
+        return tuple(c for c in self.contenders if c.dataset == dataset)
 
     def main(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
         """The contenders of the main tables, or those on another network by the same rule.
@@ -52,18 +51,18 @@ class Results:
         main = []
         for c in everything:
             there = c.network == (network or first) or (network is None and c.members > 1)
-            same = [o for o in everything if _kind(o) == _kind(c)]
+            same = [o for o in everything if o.method == c.method and o.network == c.network]
+            same = [o for o in same if o.members == c.members]
             defaults = [o for o in same if not o.variant] or same
             best = [o for o in defaults if o.variant == c.variant and o.weights == "best"]
             if there and c in (best or defaults):
                 main.append(c)
         return tuple(main)
 
-    def data(self, dataset: str) -> dict[str, Any]:
+    def data(self, dataset: str) -> Any:
         """What the runs recorded of a data set: classes, regions, recipe."""
         records = (info["data"] for info in self.runs.values())
-        data: dict[str, Any] = next(record for record in records if record["name"] == dataset)
-        return data
+        return next(record for record in records if record["name"] == dataset)
 
     def classes(self, dataset: str) -> list[str]:
         """The classes of a data set, the background first."""
@@ -114,11 +113,9 @@ class Results:
         key = (*_under(**condition), dataset, metric, kind)
         rows = self._parts[len(key)].get(key, self.scores.iloc[:0])
         if METRICS[metric].of == "confusion":
-            # over seeds; NaN if none has a value
-            best = rows.groupby(["case", "contender"])["value"].transform("max")
+            best = rows.groupby(["case", "contender"])["value"].transform("max")  # over seeds
             rows = rows.assign(value=rows["value"].mask(rows["value"].isna() & (best == 0), 1.0))
-        groups = rows.groupby(["case", "contender"])["value"]
-        table = groups.agg("mean").unstack("contender")
+        table = rows.groupby(["case", "contender"])["value"].mean().unstack("contender")
         scored = _scored(rows)
         return table[[c.key for c in self.on(dataset) if _missing(c, scored) == []]]
 
@@ -133,42 +130,29 @@ class Results:
         for c in contenders:
             for run in self.lacking([c], calibrator=calibrator):
                 option = "" if c.weights == "best" else f" --weights {c.weights}"
-                command, scores = f"segcal evaluate{option} on it", "test scores"
+                lacking, command = f"{run} has no test scores", f"segcal evaluate{option} on it"
                 if calibrator:
-                    folder = self.runs[run]["folder"]
+                    lacking, folder = f"{lacking} with {calibrator}", self.runs[run]["folder"]
                     command = f"segcal calibrate {folder} --with {calibrator}{option}"
-                    scores = f"test scores with {calibrator}"
-                raise UserError(f"{run} has no {scores}; run {command} first")
+                raise UserError(f"{lacking}; run {command} first")
 
     def patients(self, dataset: str) -> pd.Series[str]:
         """The patient of each test case."""
         rows = self.scores[self.scores["dataset"] == dataset]
         return rows.drop_duplicates("case").set_index("case")["patient"]
 
-    def bins(
-        self,
-        contender: Contender,
-        *,
-        split: str = "test",
-        corruption: str = "",
-        calibrator: str = "",
-    ) -> dict[str, Any]:
+    def bins(self, contender: Contender, **condition: str) -> dict[str, Any]:
         """Reliability bins, seeds and folds added: arrays under `top` (B,) and `per_class` (K, B).
 
         Also `mean_logits` (true class, logit), `voxels` per true class, and the `classes`."""
-        condition = dict(zip(CONDITION, (split, corruption, calibrator), strict=True))
+        wanted = dict(zip(CONDITION, _under(**condition), strict=True))
         total: dict[str, Any] = {}
         for run in contender.runs:
             root = Path(self.runs[run]["folder"])
-            part = bins_of(run, root, condition | {"weights": contender.weights})
-            total = added(total, part) if total else part
+            part = _bins_of(run, root, wanted | {"weights": contender.weights})
+            total = _added(total, part) if total else part
         logits = total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None]
         return total | {"mean_logits": logits, "classes": self.classes(contender.dataset)}
-
-
-def _kind(c: Contender) -> tuple[str, str, int]:
-    """Contenders of one kind differ in variant or weights only."""
-    return c.method, c.network, c.members
 
 
 def _scored(rows: pd.DataFrame) -> set[tuple[str, str]]:
@@ -179,7 +163,24 @@ def _missing(c: Contender, scored: set[tuple[str, str]]) -> list[str]:
     return [run for run in c.runs if (c.key, run) not in scored]
 
 
-def _under(
-    *, split: str = "test", corruption: str = "", calibrator: str = ""
-) -> tuple[str, str, str]:
+def _under(split: str = "test", corruption: str = "", calibrator: str = "") -> tuple[str, ...]:
     return split, corruption, calibrator
+
+
+def _bins_of(run: str, root: Path, condition: Mapping[str, str]) -> dict[str, Any]:
+    """A run's bins under a condition as arrays; mean logits times voxels, so that they add."""
+    for entry in read_bins(root):
+        if all(entry.get(key) == value for key, value in condition.items()):
+            voxels = np.array(entry["voxels"], dtype=float)
+            part = {"voxels": voxels, "mean_logits": entry["mean_logits"] * voxels[:, None]}
+            for kind in ("top", "per_class", "fine"):
+                for name, values in entry.get(kind, {}).items():
+                    part.setdefault(kind, {})[name] = np.array(values, dtype=float)
+            return part
+    missing = ", ".join(f"{key} {value}" for key, value in condition.items() if value)
+    raise UserError(f"{run} has no bins for {missing}; run segcal evaluate or calibrate first")
+
+
+def _added(a: Any, b: Any) -> Any:
+    """The sum of two sets of bins, part by part."""
+    return {key: _added(a[key], b[key]) for key in a} if isinstance(a, dict) else a + b

@@ -2,8 +2,7 @@
 
 What differs: its surface distances are in voxels, ours in mm; BraTS is scored by regions but
 calibrated on raw classes. Its "PROMISE" is our `prostate`, whose number of cases fits; its two
-classes have other names, so that only the means can be compared.
-"""
+classes have other names, so that only the means can be compared."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.compare import Contender, Settings, read_results, setting_text
-from segcal.compare.choice import by_fold, mean_dice
+from segcal.compare.contenders import by_fold, mean_dice
 from segcal.folders import cell_folder
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS

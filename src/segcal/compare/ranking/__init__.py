@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from segcal.compare import Contender, Results
-from segcal.compare.ranking.bootstrap import bootstrap_means, stability
+from segcal.compare.ranking.bootstrap import LEVEL, N_SAMPLES, bootstrap_means, stability
 from segcal.compare.ranking.no_value import counted, credited
-from segcal.compare.ranking.pairs import SIGNIFICANT, SignedRank, holm, pairwise, signed_rank
+from segcal.compare.ranking.pairs import SIGNIFICANT, holm, pairwise, signed_rank
 from segcal.compare.ranking.ranks import mean_case_rank, ranks, sum_rank
 from segcal.types import UserError, check_choice
 
-__all__ = ["MAIN", "SIGNIFICANT", "Ranking", "SignedRank", "bootstrap_means", "counted", "credited"]
-__all__ += ["holm", "main_values", "mean_case_rank", "pairwise", "rank_results", "ranks"]
-__all__ += ["signed_rank", "stability", "sum_rank"]
+__all__ = ["LEVEL", "MAIN", "N_SAMPLES", "SIGNIFICANT", "Ranking", "bootstrap_means", "counted"]
+__all__ += ["credited", "holm", "main_values", "mean_case_rank", "pairwise", "rank_results"]
+__all__ += ["ranks", "signed_rank", "stability", "sum_rank"]
 
 MAIN = ("dice", "asd", "ece", "cece")
 """The metrics that the paper ranks by."""
@@ -33,7 +33,6 @@ class Ranking:
     """The ranking of the main contenders on one data set, by the main metrics."""
 
     dataset: str
-    calibrator: str
     contenders: tuple[Contender, ...]
     values: Tables  # cases x contenders, as `main_values` gives them
     patients: pd.Series[str]  # the patient of each case
@@ -45,39 +44,27 @@ class Ranking:
 
 
 def rank_results(
-    results: Results, dataset: str, *, calibrator: str = "", n: int = 2000, seed: int = 0
+    results: Results, dataset: str, *, calibrator: str = "", n: int = N_SAMPLES, seed: int = 0
 ) -> Ranking:
     """Rank the main contenders on a data set, at least two, without or with a calibrator."""
     check_choice("data set", dataset, results.datasets)
     contenders = results.main(dataset)
     if len(contenders) < 2:
-        raise UserError(
-            f"there is one contender only on {dataset}, {contenders[0].key}; name runs of another"
-            " to rank them"
-        )
+        only = f"there is one contender only on {dataset}, {contenders[0].key}"
+        raise UserError(f"{only}; name runs of another to rank them")
     values = main_values(results, dataset, calibrator=calibrator)
     printed = main_values(results, dataset, calibrator=calibrator, credit=False)
     patients = results.patients(dataset).reindex(values["dice"].index)
     some = {metric: table for metric, table in values.items() if table.notna().any(axis=None)}
     if not some:
-        metrics = ", ".join(values)
-        raise UserError(
-            f"no contender on {dataset} has a value of {metrics}; there is nothing to rank"
-        )
+        nobody = f"no contender on {dataset} has a value of {', '.join(values)}"
+        raise UserError(f"{nobody}; there is nothing to rank")
     means = {m: bootstrap_means(table, patients, n=n, seed=seed) for m, table in printed.items()}
     order = {(dataset, metric): counted(table, metric).mean() for metric, table in some.items()}
-    return Ranking(
-        dataset,
-        calibrator,
-        contenders,
-        values,
-        patients,
-        means,
-        sum_rank(order),
-        mean_case_rank(some),
-        stability(some, patients, n=n, seed=seed),
-        {metric: pairwise(table, metric, patients) for metric, table in some.items()},
-    )
+    tests = {metric: pairwise(table, metric, patients) for metric, table in some.items()}
+    first = stability(some, patients, n=n, seed=seed)
+    places = sum_rank(order), mean_case_rank(some), first
+    return Ranking(dataset, contenders, values, patients, means, *places, tests)
 
 
 def main_values(
@@ -85,8 +72,7 @@ def main_values(
 ) -> dict[str, pd.DataFrame]:
     """Per main metric the values of the main contenders on each case, means over classes.
 
-    All contenders must have them. With `credit`, a contender that rightly leaves out what another
-    invents has a perfect value."""
+    All contenders must have them. `credit` makes values fair, as `credited` says."""
     contenders = results.main(dataset)
     results.require(contenders, calibrator=calibrator)
     missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)

@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 from segcal.compare.ranking.no_value import counted
 from segcal.compare.ranking.ranks import case_ranks
 from segcal.metrics import METRICS
-from segcal.types import check_range
 
 Floats = NDArray[np.float64]
+N_SAMPLES, LEVEL = 2000, 0.95  # of intervals
 Patients: TypeAlias = "Mapping[str, str] | pd.Series[str]"  # the patient of each case
 
 
 def bootstrap_means(
-    values: pd.DataFrame, patients: Patients, *, n: int = 2000, seed: int = 0, level: float = 0.95
+    values: pd.DataFrame,
+    patients: Patients,
+    n: int = N_SAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
 ) -> pd.DataFrame:
     """The `mean` over cases per contender, and a percentile interval from `low` to `high`.
 
     `n` samples of patients are drawn, each patient with all cases; every contender has the same
     samples. NaN are left out of a mean. With fewer than two patients there is no interval."""
-    check_range("n", n, 1)
-    check_range("level", level, 0, 1)
     groups = patient_groups(values.index, patients)
     drawn = _sampled_means(values, groups, _draws(groups.max(initial=-1) + 1, n, seed))
-    known = values.notna().to_numpy()
-    several = [len(np.unique(groups[column])) > 1 for column in known.T]
+    several = [len(np.unique(groups[values[key].notna()])) > 1 for key in values]
     limits = np.full((2, len(several)), np.nan)
     if any(several):
         quantiles = [(1 - level) / 2, (1 + level) / 2]
@@ -41,13 +42,12 @@ def bootstrap_means(
 
 
 def stability(
-    per_case: Mapping[str, pd.DataFrame], patients: Patients, *, n: int = 2000, seed: int = 0
+    per_case: Mapping[str, pd.DataFrame], patients: Patients, *, n: int = N_SAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """The share of samples of patients in which each contender is first.
 
     A row per contender, a column per metric, and `overall` by mean case rank. Ties share a first
     place. NaN with fewer than two patients, because every sample would be the same."""
-    check_range("n", n, 1)
     cases = pd.Index(sorted({case for values in per_case.values() for case in values.index}))
     groups = patient_groups(cases, patients)
     draws = _draws(groups.max(initial=-1) + 1, n, seed)
@@ -76,8 +76,7 @@ def _first(
 def patient_groups(cases: pd.Index, patients: Patients) -> NDArray[np.intp]:
     """The number of each case's patient; a case whose patient is not known has its own number."""
     names = np.array([str(patients.get(case, case)) for case in cases], dtype=object)
-    codes, _ = pd.factorize(names)
-    return codes
+    return pd.factorize(names)[0]
 
 
 @lru_cache(maxsize=8)

@@ -21,11 +21,11 @@ Floats = NDArray[np.float64]
 
 
 def credited(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Values in which whoever rightly leaves an object out is perfect where another invents it.
+    """Values in which a contender that rightly leaves out what another invents is perfect.
 
     `missed` counts the objects that were missed or invented, a table like `values`. Without it a
-    Dice of 0 tells of one, and distances stay as they are. A NaN beside someone who has found the
-    object is no success.
+    Dice of 0 is one, and distances stay as they are. A NaN where another has the object is no
+    success.
 
     >>> credited(pd.DataFrame({"a": [0.0, 0.4], "b": [float("nan")] * 2}), "dice").values.tolist()
     [[0.0, 1.0], [0.4, nan]]
@@ -37,15 +37,12 @@ def credited(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = No
     wrong = (values == 0).astype(float) if missed is None else missed.reindex_like(values)
     there = (values.notna() & (wrong == 0)).any(axis=1)
     invented = ((wrong > 0).any(axis=1) & ~there).to_numpy()
-    return values.mask(
-        values.isna() & (wrong == 0) & invented[:, None], 1.0 if row.better == "higher" else 0.0
-    )
+    perfect = 1.0 if row.better == "higher" else 0.0
+    return values.mask(values.isna() & (wrong == 0) & invented[:, None], perfect)
 
 
 def losses(values: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Lower is better, infinite where a value is lacking that others have; rows without any are
-    left out.
-    """
+    """Lower is better, infinite where others have a value; rows without any are left out."""
     known = credited(values, metric).dropna(how="all")
     better = METRICS[metric].better
     loss = -known if better == "higher" else known.abs() if better == "zero" else known
@@ -54,8 +51,9 @@ def losses(values: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def rounded(values: Floats, like: Floats | None = None) -> Floats:
-    """Values to as many decimals as `like`, by default they themselves, has in 12 significant
-    digits. What is equal but for floating point ranks as a tie then.
+    """Values to the decimals of 12 significant digits of `like`, by default of themselves.
+
+    So what is equal but for floating point ranks as a tie.
 
     >>> rounded(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
     [0.3, 0.3, inf]

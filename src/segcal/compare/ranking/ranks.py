@@ -8,12 +8,10 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from segcal.compare.ranking.no_value import losses, rounded
-from segcal.types import UserError
 
 
 def ranks(values: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The rank of each contender (column) in each row: 1 is best, ties share the mean of their
-    ranks.
+    """The rank of each contender (column) in each row: 1 is best, ties share their mean rank.
 
     What is lacking ranks last; a row without any value is left out.
 
@@ -22,9 +20,7 @@ def ranks(values: pd.DataFrame, metric: str) -> pd.DataFrame:
     [[1.0, 2.0, 3.0], [1.5, 1.5, 3.0]]
     """
     loss = losses(values, metric)
-    return pd.DataFrame(
-        rankdata(loss, axis=1), index=loss.index, columns=values.columns, dtype=float
-    )
+    return pd.DataFrame(rankdata(loss, axis=1), loss.index, values.columns, dtype=float)
 
 
 def sum_rank(means: Mapping[tuple[str, str], pd.Series[float]]) -> pd.DataFrame:
@@ -37,19 +33,11 @@ def sum_rank(means: Mapping[tuple[str, str], pd.Series[float]]) -> pd.DataFrame:
     >>> sum_rank({("x", "dice"): dice, ("x", "ece"): ece})["sum"].to_dict()
     {'a': 4.0, 'b': 2.0}
     """
-    if not means:
-        raise UserError("there is nothing to rank; got no means")
-    contenders = list(next(iter(means.values())).index)
-    table = pd.DataFrame(index=pd.Index(contenders))
+    table = pd.DataFrame(index=next(iter(means.values())).index)
     for key, values in means.items():
-        if set(values.index) != set(contenders):
-            raise UserError(
-                f"the contenders of {key} are {list(values.index)}, others have {contenders}; give"
-                " each the same"
-            )
-        found = ranks(values[contenders].to_frame().T, key[1])
-        if len(found):
-            table[key] = found.iloc[0]
+        places = ranks(values[table.index].to_frame().T, key[1])
+        if len(places):
+            table[key] = places.iloc[0]
     total = table.sum(axis=1)
     return table.assign(sum=total, rank=rankdata(total))
 
@@ -57,16 +45,13 @@ def sum_rank(means: Mapping[tuple[str, str], pd.Series[float]]) -> pd.DataFrame:
 def mean_case_rank(per_case: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Rank the contenders per case and metric; the mean over metrics per case, then over cases.
 
-    A row per contender; a column per metric (its mean rank over cases), then `mean` and `rank`.
-    """
+    A row per contender; a column per metric (its mean rank over cases), then `mean` and `rank`."""
     mean = case_ranks(per_case).mean()
-    table = pd.DataFrame(
-        {metric: ranks(values, metric).mean() for metric, values in per_case.items()}
-    )
+    table = pd.DataFrame({m: ranks(values, m).mean() for m, values in per_case.items()})
     return table.assign(mean=mean, rank=rankdata(rounded(mean.to_numpy()), nan_policy="omit"))
 
 
 def case_ranks(per_case: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Per case the mean of the ranks over those metrics that have a value there."""
-    found = pd.concat([ranks(values, metric) for metric, values in per_case.items()])
-    return found.groupby(level=0, sort=True).mean()
+    places = pd.concat([ranks(values, metric) for metric, values in per_case.items()])
+    return places.groupby(level=0, sort=True).mean()

@@ -25,10 +25,11 @@ __all__ += ["failed_note", "p_text", "save_tables", "to_csv", "to_latex", "to_ma
 
 @dataclass(frozen=True)
 class Maker:
-    """A row of `TABLES`: the function that makes a table, and what it needs beside test scores."""
+    """A row of `TABLES`: a title, and the function that makes the table."""
 
+    key: str
+    label: str
     make: Callable[[Request], Table | None]
-    needs: str = ""
 
     def __call__(
         self, results: Results, dataset: str = "", *, calibrator: str = "", published: bool = False
@@ -40,55 +41,57 @@ class Maker:
             dataset = results.datasets[0]
         if dataset or self.make is not ranking:
             check_choice("data set", dataset, results.datasets)
-        table = self.make(Request(results, dataset, calibrator, published))
+        request = Request(self.key, self.label, results, dataset, calibrator, published)
+        table = self.make(request)
         return table and replace(table, notes=(*table.notes, *failed_note(results.failed)))
 
 
-VARIANT = "runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2"
-
-TABLES: dict[str, Maker] = {
-    "discriminative": Maker(means.discriminative),
-    "calibration": Maker(means.calibration),
-    "ranking": Maker(ranking, "runs of two methods"),
-    "tests": Maker(tests, "runs of two methods, and two test patients"),
-    "seeds": Maker(
-        seeds, "every method with the same two seeds or more; segcal study --seeds 3 runs them"
-    ),
-    "posthoc": Maker(means.posthoc, "calibrated scores; segcal calibrate adds them"),
-    "penalty": Maker(means.penalty, f"{VARIANT}, or scores of both weights"),
-    "robustness": Maker(
-        means.robustness, "scores of corrupted images; segcal evaluate --noise-series adds them"
-    ),
-    "backbones": Maker(means.backbones, "runs on a second network"),
-    "selection": Maker(means.selection, "runs of a method with a setting to choose"),
+NEEDS = {
+    "ranking": "runs of two methods",
+    "tests": "runs of two methods, and two test patients",
+    "seeds": "every method with the same two seeds or more; segcal study --seeds 3 runs them",
+    "posthoc": "calibrated scores; segcal calibrate adds them",
+    "penalty": "runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2, or"
+    " scores of both weights",
+    "robustness": "scores of corrupted images; segcal evaluate --noise-series adds them",
+    "backbones": "runs on a second network",
+    "selection": "runs of a method with a setting to choose",
 }
-"""The tables by key; each a function of `Results`."""
+"""What a table needs beside test scores."""
 
-NEEDS = {key: f"needs {maker.needs}" for key, maker in TABLES.items() if maker.needs}
-"""What a table that was asked for may lack."""
+_MAKERS = (
+    Maker("discriminative", "Discriminative performance", means.discriminative),
+    Maker("calibration", "Calibration", means.calibration),
+    Maker("ranking", "Ranks", ranking),
+    Maker("tests", "Tests between contenders", tests),
+    Maker("seeds", "Seeds", seeds),
+    Maker("posthoc", "Post-hoc calibration", means.posthoc),
+    Maker("penalty", "Penalty and other variants", means.penalty),
+    Maker("robustness", "Robustness to corrupted images", means.robustness),
+    Maker("backbones", "Backbones", means.backbones),
+    Maker("selection", "Settings chosen on validation", means.selection),
+)
+TABLES = {maker.key: maker for maker in _MAKERS}
+"""The tables by key; each a function of `Results`."""
 
 
 def all_tables(
-    results: Results,
-    keys: Sequence[str] | None = None,
-    *,
-    calibrator: str = "",
-    published: bool = False,
+    results: Results, keys: Sequence[str] = (), *, calibrator: str = "", published: bool = False
 ) -> tuple[Table, ...]:
     """The tables of each data set that the runs have something for, and of ranks over all.
 
     Each of the `keys` asked for must be among them."""
-    for key in keys or ():
+    for key in keys:
         check_choice("table", key, tuple(TABLES))
     several, tables = len(results.datasets) > 1, []
-    wanted = [(dataset, key) for dataset in results.datasets for key in keys or TABLES]
-    if several:
-        wanted = [(dataset, key) for dataset, key in wanted if key != "ranking"]
-        wanted += [("", "ranking")] if keys is None or "ranking" in keys else []
-    for dataset, key in wanted:
-        table = TABLES[key](results, dataset, calibrator=calibrator, published=published)
-        tables += [] if table is None else [table]
-    for key in keys or ():
-        if key not in {table.key for table in tables}:
-            raise UserError(f"there is no table {key}: it {NEEDS[key]}")
-    return tuple(tables)
+    for dataset in (*results.datasets, ""):
+        for key in keys or TABLES:
+            of_all = several and key == "ranking"
+            if of_all == (not dataset):
+                maker = TABLES[key]
+                tables.append(maker(results, dataset, calibrator=calibrator, published=published))
+    made = tuple(table for table in tables if table is not None)
+    for key in keys:
+        if key not in {table.key for table in made}:
+            raise UserError(f"there is no table {key}: it needs {NEEDS[key]}")
+    return made

@@ -10,7 +10,7 @@ import pandas as pd
 
 from segcal.compare import MAIN_NETWORK, Contender, Results
 from segcal.compare.ranking import MAIN, bootstrap_means, counted, credited, ranks
-from segcal.compare.tables.records import LEVEL, N_SAMPLES, Entry, Request, Row
+from segcal.compare.tables.records import Entry, Request, Row
 from segcal.metrics import METRICS
 from segcal.published import published
 
@@ -37,6 +37,11 @@ class Column:
         unit = f"({row.unit})" if row.unit else ""
         return " ".join(filter(None, (self.name, row.label, row.arrow, unit, self.suffix)))
 
+    @property
+    def digits(self) -> int:
+        """The decimals of its means."""
+        return DIGITS[METRICS[self.metric].of]
+
     def values(self, results: Results, dataset: str, metric: str = "") -> pd.DataFrame:
         """The values of its metric, or of another one, per case and contender."""
         condition = {"calibrator": self.calibrator, "corruption": self.corruption}
@@ -62,44 +67,37 @@ def rows_of(
         entries = [part.get(c.key, Entry(note=NOT_SCORED)) for part in parts]
         if request.published:
             for i, column in enumerate(columns):
-                entries[i] = replace(entries[i], published=paper_value(c, column))
+                entries[i] = replace(entries[i], published=_paper_value(c, column))
         rows.append(Row(c.label, tuple(entries), c.key, block))
     return rows
 
 
 def _entries(results: Results, contenders: Sequence[Contender], column: Column) -> dict[str, Entry]:
     """The entry of each contender that has scores for a column."""
-    dataset, metric = contenders[0].dataset, column.metric
+    dataset, of = contenders[0].dataset, METRICS[column.metric].of
     values = column.values(results, dataset)
     values = values[[c.key for c in contenders if c.key in values]]
     missed = None
-    if METRICS[metric].of != "bins":
+    if of != "bins":
         missed = column.values(results, dataset, "missed").reindex_like(values)
-    reasons = _no_value(values, metric, missed)
+    lost = pd.DataFrame(False, values.index, values.columns)
+    if missed is not None and of == "surfaces":
+        lost = missed > 0
+    fair = credited(values, column.metric, missed)
+    without = fair.isna() & ~lost & values.notna().any(axis=1).to_numpy()[:, None]
+    reasons = {MISSED: lost, EMPTY: values.isna() & fair.notna(), WITHOUT: without}
     # If no contender has a value in a case, the object is not there.
-    there = int((values.notna() | reasons[MISSED]).any(axis=1).sum())
-    means = bootstrap_means(values, results.patients(dataset), n=N_SAMPLES, level=LEVEL)
-    places, entries = marks(values, metric, missed), {}
+    there = int((values.notna() | lost).any(axis=1).sum())
+    means = bootstrap_means(values, results.patients(dataset))
+    places, entries = marks(values, column.metric, missed), {}
     for key, line in zip(map(str, values), means.to_numpy().tolist(), strict=True):
         mean, low, high = (None if math.isnan(x) else x for x in line)
         counts = {word: int(where[key].sum()) for word, where in reasons.items()}
         note = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
-        entry = Entry(mean, low, high, int(values[key].count()), note=note, of=there)
-        place = places.get(key)
-        entries[key] = replace(entry, best=place == 1, second=place == 2)
+        best, second = (places.get(key) == place for place in (1, 2))
+        n = int(values[key].count())
+        entries[key] = Entry(mean, low, high, n, best, second, note=note, of=there)
     return entries
-
-
-def _no_value(
-    values: pd.DataFrame, metric: str, missed: pd.DataFrame | None
-) -> dict[str, pd.DataFrame]:
-    """Where each contender has no value that another has or should have, by the reason."""
-    lost = pd.DataFrame(False, values.index, values.columns)
-    if missed is not None and METRICS[metric].of == "surfaces":
-        lost = missed > 0
-    fair = credited(values, metric, missed)
-    without = fair.isna() & ~lost & values.notna().any(axis=1).to_numpy()[:, None]
-    return {MISSED: lost, EMPTY: values.isna() & fair.notna(), WITHOUT: without}
 
 
 def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> dict[str, int]:
@@ -119,9 +117,8 @@ def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None)
     return marked
 
 
-def paper_value(c: Contender, column: Column) -> float | None:
-    """What the paper has for an entry; `None` if it has nothing."""
-    if c.network != MAIN_NETWORK or c.members > 1 or not column.source or column.corruption:
+def _paper_value(c: Contender, column: Column) -> float | None:
+    if c.network != MAIN_NETWORK or c.members > 1 or not column.source:
         return None
     wanted = {"table": column.source, "class": column.kind, "metric": column.metric}
     wanted |= {"method": c.method, "penalty": dict(c.variant).get("penalty", "l1")}

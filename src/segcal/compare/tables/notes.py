@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from segcal.compare import Contender, Results
+from segcal.compare.ranking import LEVEL, N_SAMPLES
 from segcal.compare.tables.entries import EMPTY, MISSED, NOT_SCORED, WITHOUT, Column
-from segcal.compare.tables.records import LEVEL, N_SAMPLES, Entry, Request, Row
+from segcal.compare.tables.records import Request, Row
 from segcal.metrics import METRICS
 from segcal.published import published_datasets
 
@@ -19,41 +20,44 @@ MEANINGS = {
     " another invents it. The mean is over the other cases.",
     NOT_SCORED: "Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add"
     " them.",
+    WITHOUT: "Without: the number of cases in which others have a value, but not {}. The mean is"
+    " over the other cases, so it is not of the same cases as theirs.",
 }
+PIXELS = (
+    "Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."
+)
 
 
 def notes_on(
-    request: Request,
-    contenders: Sequence[Contender],
-    rows: Sequence[Row],
-    columns: Sequence[Column],
+    request: Request, contenders: Sequence[Contender], rows: Sequence[Row], columns: list[Column]
 ) -> Iterator[str]:
     """The sentences under a table of means: over what, the interval, the marks, what is missing."""
     results, dataset = request.results, request.dataset
     entries = [entry for row in rows for entry in row.cells]
+    words = " ".join(entry.note for entry in entries)
     scores = results.rows()
     cases = scores.loc[scores["dataset"] == dataset, "case"].unique()
     yield from _basis(results, contenders, list(cases))
-    yield from _marks(contenders, entries)
-    has_distances = any(METRICS[column.metric].unit for column in columns)
-    if has_distances and results.data(dataset).get("distances") == "pixels":
-        yield (
-            "Distances are in pixels of the original, not in mm: pictures do not say how large a"
-            " pixel is."
-        )
+    if len(contenders) < 2:
+        yield f"{contenders[0].label} is the only contender: no marks and no ranks."
+    elif any(entry.best for entry in entries):
+        yield _marks(words, any(entry.second for entry in entries))
+    distances = any(METRICS[column.metric].of == "surfaces" for column in columns)
+    if distances and results.data(dataset).get("distances") == "pixels":
+        yield PIXELS
     yield from _fewer(len(cases), rows, columns)
     for word, sentence in MEANINGS.items():
-        if any(word in entry.note for entry in entries):
-            yield sentence
-    lacking = [row.label for row in rows if any(WITHOUT in entry.note for entry in row.cells)]
-    if lacking:
-        yield (
-            "Without: the number of cases in which others have a value, but not"
-            f" {', '.join(dict.fromkeys(lacking))}. The mean is over the other cases, so it is not"
-            " of the same cases as theirs."
-        )
-    if request.published:
-        yield _published(dataset, entries, columns)
+        having = [row.label for row in rows if any(word in entry.note for entry in row.cells)]
+        if having:
+            yield sentence.format(", ".join(dict.fromkeys(having)))
+    if request.published and dataset not in published_datasets():
+        known = ", ".join(published_datasets())
+        yield f"The paper has no values for {dataset}; it has for {known}."
+    elif request.published and all(entry.published is None for entry in entries):
+        yield "The paper has no values for this table."
+    elif request.published:
+        voxels = "; its surface distances are in voxels" if distances else ""
+        yield f"In brackets the value that the paper has{voxels}."
 
 
 def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) -> Iterator[str]:
@@ -64,12 +68,10 @@ def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) 
     elif n_patients < 2:
         yield f"{n_cases} test cases of one patient only: no interval and no test."
     else:
-        yield (
-            f"Mean over {n_cases} test cases ± half of the {LEVEL:.0%} bootstrap interval over"
-            f" {n_patients} patients ({N_SAMPLES:,} samples)."
-        )
+        interval = f"half of the {LEVEL:.0%} bootstrap interval over {n_patients} patients"
+        yield f"Mean over {n_cases} test cases ± {interval} ({N_SAMPLES:,} samples)."
     infos = {c.label: [results.runs[run] for run in c.runs] for c in contenders}
-    if any(info.get("patients", {}) is None for group in infos.values() for info in group):
+    if any(info["data"].get("patients") is None for group in infos.values() for info in group):
         yield "It is not known which cases are of one patient; each counts as a patient of its own."
     seeds = {label: len({i["settings"]["seed"] for i in group}) for label, group in infos.items()}
     numbers = set(seeds.values())
@@ -78,22 +80,22 @@ def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) 
         yield f"Per case the mean over seeds: {each if len(numbers) > 1 else max(numbers)}."
 
 
-def _marks(contenders: Sequence[Contender], entries: Sequence[Entry]) -> Iterator[str]:
-    if len(contenders) < 2:
-        yield f"{contenders[0].label} is the only contender: no marks and no ranks."
-    if len(contenders) < 2 or not any(entry.best for entry in entries):
-        return
-    missed, empty, without = (
-        any(word in entry.note for entry in entries) for word in (MISSED, EMPTY, WITHOUT)
+def _marks(words: str, has_second: bool) -> str:
+    """What marks mean, and how cases without a value count in them."""
+    rules = []
+    lacking = ["a missed case"] * (MISSED in words) + ["a case without a value"] * (
+        WITHOUT in words
     )
-    mean = "" if missed or empty or without else " mean"
-    line = f"Bold is the better{mean}"
-    if any(entry.second for entry in entries):
-        line = f"Bold is the best{mean}, underlined the second"
-    worst = " or ".join(["a missed case"] * missed + ["a case without a value"] * without)
-    rules = [f"{worst} as the worst {'value' if without else 'distance'} anyone had"] * bool(worst)
-    rules += ["an empty case as perfect"] * empty
-    yield f"{line}, counting {' and '.join(rules)}." if rules else f"{line}."
+    if lacking:
+        worst = "value" if WITHOUT in words else "distance"
+        rules.append(f"{' or '.join(lacking)} as the worst {worst} anyone had")
+    if EMPTY in words:
+        rules.append("an empty case as perfect")
+    mean = "" if rules else " mean"
+    line = f"Bold is the best{mean}, underlined the second"
+    if not has_second:
+        line = f"Bold is the better{mean}"
+    return f"{line}, counting {' and '.join(rules)}." if rules else f"{line}."
 
 
 def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[str]:
@@ -108,21 +110,8 @@ def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> Iter
             bounds = dict.fromkeys((min(counts), max(counts)))
             over[" to ".join(map(str, bounds))].append(column.header)
     for n, headers in over.items():
-        yield (
-            f"Over {n} of {n_cases} cases, as nobody has a value in the others:"
-            f" {', '.join(headers)}."
-        )
-
-
-def _published(dataset: str, entries: Sequence[Entry], columns: Sequence[Column]) -> str:
-    if dataset not in published_datasets():
-        known = ", ".join(published_datasets())
-        return f"The paper has no values for {dataset}; it has for {known}."
-    if all(entry.published is None for entry in entries):
-        return "The paper has no values for this table."
-    distances = any(METRICS[column.metric].of == "surfaces" for column in columns)
-    voxels = "; its surface distances are in voxels" if distances else ""
-    return f"In brackets the value that the paper has{voxels}."
+        which = ", ".join(headers)
+        yield f"Over {n} of {n_cases} cases, as nobody has a value in the others: {which}."
 
 
 def failed_note(failed: Iterable[str]) -> list[str]:

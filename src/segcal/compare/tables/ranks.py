@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from segcal.compare.ranking import SIGNIFICANT, Ranking, rank_results
-from segcal.compare.tables.records import N_SAMPLES, Entry, Request, Row, Table
+from segcal.compare.ranking import N_SAMPLES, SIGNIFICANT, Ranking, rank_results
+from segcal.compare.tables.records import P_VALUE, Entry, Request, Row, Table
 from segcal.metrics import METRICS
+
+RANKS = (
+    "Rank of the mean over cases, and the sum of these ranks; a missed case counts as the"
+    " worst value that anyone had, one in which an object is rightly left out that another"
+    " invents as perfect.",
+    "Mean case rank: contenders are ranked in every case and metric; mean over metrics,"
+    " then over cases.",
+)
+ALL_DATA = (
+    "Over all data sets: ranks are of the sums over data sets, the mean case rank is the mean over"
+    " them."
+)
+FIRST = (
+    f"First: in how many of {N_SAMPLES:,} bootstrap samples of patients; overall by mean case rank."
+)
+ONE_PATIENT = "With one patient there is nothing to draw: no share of first places."
+DASH = (
+    "A dash: the median falls on patients in whom one of the two missed an object, or has no value."
+)
+BETTER = (
+    "Better: by the test, where the median difference does not show it; the test ranks all"
+    " differences by size, a missed case as the largest."
+)
 
 
 def ranking(request: Request) -> Table | None:
@@ -32,20 +54,21 @@ def ranking(request: Request) -> Table | None:
     digits = [1] * len(labels) + [1, 2] + [0] * (len(labels) + 1)
     rows = _overall(rankings, metrics) if several else []
     for r in rankings:
-        rows += _rows(r, metrics, r.dataset if several else "")
-    notes = list(_notes(rankings))
+        nothing = pd.Series(np.nan, index=[c.key for c in r.contenders])
+        places = [r.sum_rank.get((r.dataset, metric), nothing) for metric in metrics]
+        places += [r.sum_rank["sum"], r.case_rank["mean"]]
+        shares = [100 * r.stability.get(name, nothing) for name in ("overall", *metrics)]
+        rows += _marked(r, places, shares, r.dataset if several else "")
+    notes = [*RANKS, ALL_DATA] if several else [*RANKS]
+    notes.append(ONE_PATIENT if any(r.stability.isna().any(axis=None) for r in rankings) else FIRST)
+    for r in rankings:
+        for metric in r.values:
+            if (r.dataset, metric) not in r.sum_rank:
+                where = f"in any case of {r.dataset} and is left out"
+                notes.append(f"{METRICS[metric].label} has no value {where}.")
     if any(entry.best for row in rows for entry in row.cells):
         notes.append("Bold is the best of a column.")
-    dataset, parts = "" if several else datasets[0], (tuple(columns), tuple(rows), tuple(notes))
-    return Table("ranking", request.title("Ranks"), *parts, tuple(digits), dataset)
-
-
-def _rows(r: Ranking, metrics: Sequence[str], block: str) -> list[Row]:
-    nothing = pd.Series(np.nan, index=[c.key for c in r.contenders])
-    places = [r.sum_rank.get((r.dataset, metric), nothing) for metric in metrics]
-    places += [r.sum_rank["sum"], r.case_rank["mean"]]
-    shares = [100 * r.stability.get(name, nothing) for name in ("overall", *metrics)]
-    return _marked(r, places, shares, block)
+    return request.table(columns, rows, notes, digits)
 
 
 def _overall(rankings: Sequence[Ranking], metrics: Sequence[str]) -> list[Row]:
@@ -77,35 +100,6 @@ def _marked(
     return rows
 
 
-def _notes(rankings: Sequence[Ranking]) -> Iterator[str]:
-    yield (
-        "Rank of the mean over cases, and the sum of these ranks; a missed case counts as the"
-        " worst value that anyone had, one in which an object is rightly left out that another"
-        " invents as perfect."
-    )
-    yield (
-        "Mean case rank: contenders are ranked in every case and metric; mean over metrics,"
-        " then over cases."
-    )
-    if len(rankings) > 1:
-        yield (
-            "Over all data sets: ranks are of the sums over data sets, the mean case rank is the"
-            " mean over them."
-        )
-    if any(r.stability.isna().any(axis=None) for r in rankings):
-        yield "With one patient there is nothing to draw: no share of first places."
-    else:
-        yield (
-            f"First: in how many of {N_SAMPLES:,} bootstrap samples of patients; overall by mean"
-            " case rank."
-        )
-    for r in rankings:
-        for metric in r.values:
-            if (r.dataset, metric) not in r.sum_rank:
-                label = METRICS[metric].label
-                yield f"{label} has no value in any case of {r.dataset} and is left out."
-
-
 def tests(request: Request) -> Table | None:
     """Median difference and corrected p of every two contenders; `None` for one, or one patient."""
     if len(request.contenders) < 2:
@@ -113,30 +107,28 @@ def tests(request: Request) -> Table | None:
     r = rank_results(request.results, request.dataset, calibrator=request.calibrator)
     if r.patients.nunique() < 2:
         return None
-    labels = {c.key: c.label for c in r.contenders}
-    columns: list[str] = []
+    labels, columns = {c.key: c.label for c in r.contenders}, []
     for metric in r.pairwise:
         label = METRICS[metric].label
         columns += [f"{label} {METRICS[metric].arrow} difference", f"{label} p"]
     rows = []
-    for i, (a, b) in enumerate(combinations(labels, 2)):
+    for lines in zip(*(table.to_dict("records") for table in r.pairwise.values()), strict=True):
         entries: list[Entry] = []
-        for metric, table in r.pairwise.items():
-            line = table.iloc[i]
-            difference, p, n = float(line["difference"]), float(line["p_holm"]), int(line["n"])
+        for metric, line in zip(r.pairwise, lines, strict=True):
+            difference, p, n = line["difference"], line["p_holm"], line["n"]
             hidden = p < SIGNIFICANT and not _shows(line, metric)
             note = f"{labels[line['better']]} better" if hidden else ""
             entries.append(Entry(difference if np.isfinite(difference) else None, n=n))
             entries.append(Entry(p, n=n, best=p < SIGNIFICANT, note=note))
+        a, b = lines[0]["a"], lines[0]["b"]
         rows.append(Row(f"{labels[a]} − {labels[b]}", tuple(entries), f"{a} - {b}"))
-    title, notes = request.title("Tests between contenders"), tuple(_test_notes(r, rows))
-    digits = (4, -2) * len(r.pairwise)
-    return Table("tests", title, tuple(columns), tuple(rows), notes, digits, r.dataset, "pair")
+    digits = (4, P_VALUE) * len(r.pairwise)
+    return request.table(columns, rows, _test_notes(r, rows), digits, "pair")
 
 
-def _shows(line: pd.Series[Any], metric: str) -> bool:
+def _shows(line: dict[Any, Any], metric: str) -> bool:
     """Whether the sign of the median difference a − b shows which is better by the test."""
-    gain = float(line["difference"]) * (1 if METRICS[metric].better == "higher" else -1)
+    gain = line["difference"] * (1 if METRICS[metric].better == "higher" else -1)
     shown = {1: line["a"], -1: line["b"]}.get(np.sign(gain))
     return bool(np.isfinite(gain) and line["better"] == shown)
 
@@ -149,20 +141,12 @@ def _test_notes(r: Ranking, rows: Sequence[Row]) -> Iterator[str]:
         each = ", ".join(f"{label} {n}" for label, n in counts.items())
         patients = f"the patients of whom anyone has a value ({each})"
     correction = f", with Holm's correction over the {len(rows)} pairs of a metric"
-    yield (
-        f"The median difference over {patients}; p of paired Wilcoxon signed-rank"
-        f" tests{correction if len(rows) > 1 else ''}. Bold: below {SIGNIFICANT}."
-    )
+    tests = f"p of paired Wilcoxon signed-rank tests{correction if len(rows) > 1 else ''}"
+    yield f"The median difference over {patients}; {tests}. Bold: below {SIGNIFICANT}."
     if any(entry.value is None for entry in entries):
-        yield (
-            "A dash: the median falls on patients in whom one of the two missed an object, or has"
-            " no value."
-        )
+        yield DASH
     if any(entry.note for entry in entries):
-        yield (
-            "Better: by the test, where the median difference does not show it; the test ranks all"
-            " differences by size, a missed case as the largest."
-        )
+        yield BETTER
     few = [METRICS[m].label for m, table in r.pairwise.items() if table["note"].ne("").all()]
     if few:
         yield f"{', '.join(few)}: too few patients for any difference to be significant."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,16 @@ from segcal.compare import Contender, Results
 NONE = "—"
 """How a value that does not exist is printed."""
 
-N_SAMPLES, LEVEL = 2000, 0.95  # of intervals
+P_VALUE = -2  # stands for the decimals of a column of p values
+
+
+def p_text(p: float | None, least: float = 1e-4) -> str:
+    """A p value as printed, to two significant digits.
+
+    >>> p_text(0.0312), p_text(1e-9), p_text(1e-9, least=0), p_text(None)
+    ('0.031', '< 0.0001', '1e-09', '—')
+    """
+    return NONE if p is None else f"< {least:f}".rstrip("0") if p < least else f"{p:.2g}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    digits: tuple[int, ...] = ()  # decimals of each column; below 0: that many significant digits
+    digits: tuple[int, ...] = ()  # decimals of each column, or `P_VALUE`
     dataset: str = ""  # empty if there are several
     first: str = "method"  # what the labels of the rows are
 
@@ -71,22 +80,19 @@ class Table:
 
     def _number(self, value: float, column: int) -> str:
         digits = self.digits[column] if self.digits else 3
-        return f"{value:.{digits}f}" if digits >= 0 else f"{value:.{-digits}g}"
+        return p_text(value, least=0) if digits == P_VALUE else f"{value:.{digits}f}"
 
     def values(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         return asdict(self)
-
-    def blocks(self) -> Iterator[tuple[str, list[Row]]]:
-        """The rows of each block, with its heading."""
-        for block in dict.fromkeys(row.block for row in self.rows):
-            yield block, [row for row in self.rows if row.block == block]
 
 
 @dataclass(frozen=True)
 class Request:
     """What a table is asked to show."""
 
+    key: str
+    label: str
     results: Results
     dataset: str  # empty for all
     calibrator: str = ""
@@ -97,16 +103,16 @@ class Request:
         """The main contenders on the data set."""
         return self.results.main(self.dataset)
 
-    def title(self, text: str) -> str:
-        """A title that names the calibrator and the data sets."""
+    def table(
+        self,
+        columns: Iterable[str],
+        rows: Iterable[Row],
+        notes: Iterable[str],
+        digits: Sequence[int],
+        first: str = "method",
+    ) -> Table:
+        """The table; its title names the calibrator and the data sets."""
         suffix = f" with {CALIBRATORS[self.calibrator].label}" if self.calibrator else ""
-        return f"{text}{suffix}: {self.dataset or ', '.join(self.results.datasets)}"
-
-
-def p_text(p: float | None) -> str:
-    """A p value as printed.
-
-    >>> p_text(0.0312), p_text(1e-9), p_text(None)
-    ('0.031', '< 0.0001', '—')
-    """
-    return NONE if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+        title = f"{self.label}{suffix}: {self.dataset or ', '.join(self.results.datasets)}"
+        parts = tuple(columns), tuple(rows), tuple(notes), tuple(digits)
+        return Table(self.key, title, *parts, self.dataset, first)

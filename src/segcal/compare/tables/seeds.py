@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from scipy.stats import f_oneway
 
 from segcal.compare import Results
-from segcal.compare.tables.entries import DIGITS, main_columns
+from segcal.compare.tables.entries import main_columns
 from segcal.compare.tables.records import Entry, Request, Row, Table, p_text
 from segcal.metrics import METRICS
+
+SPREADS = (
+    "Between seeds: the root of the mean variance within a method. Between methods: of their means"
+    " over seeds."
+)
 
 
 def seeds(request: Request) -> Table | None:
     """The mean and standard deviation over seeds of each contender, and both spreads.
 
-    `None` unless all contenders have the same seeds, at least two."""
+    `None` unless all contenders have the same seeds, at least two, each on the same cases."""
     results, dataset, calibrator = request.results, request.dataset, request.calibrator
-    contenders = request.contenders
+    contenders, columns = request.contenders, main_columns(request)
+    keys = [c.key for c in contenders]
     results.require(contenders, calibrator=calibrator)
-    columns, keys = main_columns(request), [c.key for c in contenders]
-    if not _same_seeds(_rows(results, dataset, calibrator), keys):
+    scores = _rows(results, dataset, calibrator)
+    scores = scores[scores["contender"].isin(keys)]
+    cases = scores.groupby(["contender", "seed"])["case"].agg(frozenset)
+    n_seeds = scores["seed"].nunique()
+    if n_seeds < 2 or len(cases) < n_seeds * len(keys) or cases.nunique() > 1:
         return None
     means = {}
     for column in columns:
@@ -32,39 +39,22 @@ def seeds(request: Request) -> Table | None:
     for c in contenders:
         entries = tuple(_entry(table[c.key].tolist()) for table in means.values())
         rows.append(Row(c.label, entries, c.key, "mean ± SD over seeds"))
-    n_seeds = len(next(iter(means.values())))
-    notes = [
-        f"A mean over test cases per seed, {n_seeds} seeds; surface distances of the cases without"
-        " a missed object."
-    ]
+    over = f"A mean over test cases per seed, {n_seeds} seeds"
+    notes = [f"{over}; surface distances of the cases without a missed object."]
     if len(contenders) > 1:
         parts = {label: spreads(table) for label, table in means.items()}
         for i, label in enumerate(("SD between seeds", "SD between methods")):
             entries = tuple(Entry(part[i], n=n_seeds) for part in parts.values())
             rows.append(Row(label, entries, block="spread"))
         p = ", ".join(f"{label} {p_text(part[2])}" for label, part in parts.items())
-        notes += [
-            "Between seeds: the root of the mean variance within a method. Between methods: of"
-            " their means over seeds.",
-            f"p of a one-way analysis of variance over the means per seed: {p}.",
-        ]
-    headers = tuple(column.header for column in columns)
-    digits = tuple(DIGITS[METRICS[column.metric].of] + 1 for column in columns)
-    title = request.title("Seeds")
-    return Table("seeds", title, headers, tuple(rows), tuple(notes), digits, dataset)
+        notes += [SPREADS, f"p of a one-way analysis of variance over the means per seed: {p}."]
+    headers, digits = [c.header for c in columns], [c.digits + 1 for c in columns]
+    return request.table(headers, rows, notes, digits)
 
 
 def _rows(results: Results, dataset: str, calibrator: str, corruption: str = "") -> pd.DataFrame:
     rows = results.rows(calibrator=calibrator, corruption=corruption)
     return rows[rows["dataset"] == dataset]  # contenders have the same keys on every data set
-
-
-def _same_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> bool:
-    """Whether all contenders have the same two seeds or more, each seed on the same cases."""
-    rows = rows[rows["contender"].isin(keys)]
-    cases = rows.groupby(["contender", "seed"])["case"].agg(frozenset)
-    n_seeds = rows["seed"].nunique()
-    return n_seeds > 1 and len(cases) == n_seeds * len(keys) and cases.nunique() == 1
 
 
 def means_by_seed(

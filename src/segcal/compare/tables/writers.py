@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from segcal.compare.tables.records import Entry, Table
+from segcal.compare.tables.records import Row, Table
 from segcal.folders import read_json, whole_or_not, write_json
 from segcal.types import UserError
 
@@ -42,26 +42,33 @@ def to_csv(table: Table) -> str:
     return file.getvalue()
 
 
-def _marked(table: Table, escape: Callable[[str], str], best: str, second: str) -> list[list[str]]:
-    """The texts of all entries; `best` and `second` say how marked ones are written."""
+def lines_of(
+    table: Table, escape: Callable[[str], str], best: str, second: str, other: str = "@"
+) -> Iterator[tuple[Row, bool, list[str]]]:
+    """Each row, whether it begins a block, and its entries as text.
 
-    def text_of(entry: Entry, column: int) -> str:
-        pattern = best if entry.best else second if entry.second else "@"
-        text = pattern.replace("@", escape(table.text(entry, column)))
-        return text + escape(table.paper(entry, column))
-
-    return [[text_of(entry, i) for i, entry in enumerate(row.cells)] for row in table.rows]
+    `best`, `second` and `other` are the patterns of entries in columns that have marks."""
+    block, marked = None, []
+    for column in zip(*(row.cells for row in table.rows), strict=True):
+        marked.append(any(entry.best or entry.second for entry in column))
+    for row in table.rows:
+        texts = []
+        for i, entry in enumerate(row.cells):
+            unmarked = other if marked[i] else "@"
+            pattern = best if entry.best else second if entry.second else unmarked
+            text = pattern.replace("@", escape(table.text(entry, i)))
+            texts.append(text + escape(table.paper(entry, i)))
+        yield row, row.block != block, texts
+        block = row.block
 
 
 def to_markdown(table: Table) -> str:
     """For a page: best in bold, second underlined."""
     lines = [f"**{_markdown(table.title)}**", "", _line("", *map(_markdown, table.columns))]
     lines.append(_line("---", *("---:" for _ in table.columns)))
-    block = ""
-    for row, texts in zip(table.rows, _marked(table, _markdown, "**@**", "<u>@</u>"), strict=True):
-        if row.block != block:
-            block = row.block
-            lines.append(_line(f"*{_markdown(block)}*", *("" for _ in table.columns)))
+    for row, begins, texts in lines_of(table, _markdown, "**@**", "<u>@</u>"):
+        if begins and row.block:
+            lines.append(_line(f"*{_markdown(row.block)}*", *("" for _ in table.columns)))
         lines.append(_line(_markdown(row.label), *texts))
     return "\n".join([*lines, "", *(f"- {_markdown(note)}" for note in table.notes)]) + "\n"
 
@@ -80,14 +87,12 @@ def to_latex(table: Table) -> str:
     lines += [rf"\caption{{{_latex(table.title)}}}", rf"\label{{tab:{_file_name(table)}}}", FITTED]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
     lines.append(" & ".join(["", *map(_latex, table.columns)]).strip() + r" \\")
-    block, span = None, len(table.columns) + 1
-    texts_of_rows = _marked(table, _latex, r"\textbf{@}", r"\underline{@}")
-    for row, texts in zip(table.rows, texts_of_rows, strict=True):
-        if row.block != block:
-            block = row.block
+    span = len(table.columns) + 1
+    for row, begins, texts in lines_of(table, _latex, r"\textbf{@}", r"\underline{@}"):
+        if begins:
             lines.append(r"\midrule")
-            if block:
-                lines.append(rf"\multicolumn{{{span}}}{{l}}{{\emph{{{_latex(block)}}}}} \\")
+        if begins and row.block:
+            lines.append(rf"\multicolumn{{{span}}}{{l}}{{\emph{{{_latex(row.block)}}}}} \\")
         lines.append(" & ".join([_latex(row.label), *texts]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}"]
     if table.notes:
