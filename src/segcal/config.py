@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def run_settings(
     >>> run_settings({"data": "cases/x"}, overrides=overrides).loss.settings
     {'margin': 5}
     """
-    merged: dict[str, Any] = _read(config) if config is not None else {}
+    merged = read_toml(config, "settings") if config is not None else {}
     for text in overrides:
         put_override(merged, text)
     for key, value in values.items():
@@ -118,7 +118,11 @@ def put_override(values: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
-    _put(values, key.strip(), _value(value.strip()))
+    try:
+        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()  # not TOML: a string
+    _put(values, key.strip(), parsed)
 
 
 def checked(values: Mapping[str, Any]) -> RunSettings:
@@ -129,19 +133,12 @@ def checked(values: Mapping[str, Any]) -> RunSettings:
         raise UserError(_sentence(error)) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, content: str) -> dict[str, Any]:
+    """The tables of a TOML file; `content` names them in the error."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the settings in {path}: {error}") from None
-
-
-def _value(text: str) -> Any:
-    """A value as TOML writes it; anything else is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        raise UserError(f"cannot read the {content} in {path}: {error}") from None
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
@@ -159,37 +156,24 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"the setting {key} is missing"
     if first["type"] == "extra_forbidden":
-        near = _near(key)
-        hint = f"choose from {', '.join(_keys(RunSettings))}"
-        if near:
-            hint = f"did you mean {near[0]!r}?"
-        return f"unknown setting {key!r}; {hint}"
+        known = []
+        for name, field in RunSettings.model_fields.items():
+            inner = getattr(field.annotation, "model_fields", ())
+            known += [name, *(f"{name}.{part}" for part in inner)]
+        return unknown("setting", key, known)
     if first["type"] == "model_type" and key in ("loss", "network"):
         return f"{key} is a section; name one with {key}.name={first['input']}"
     got = json.dumps(first["input"], default=str)
     return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {got}"
 
 
-def _near(key: str) -> list[str]:
-    """The known key or section that was probably meant, if any.
+def unknown(kind: str, key: str, known: Collection[str]) -> str:
+    """A sentence that names the key that was probably meant, or all.
 
-    >>> _near("training.epoch"), _near("epochs"), _near("trainig"), _near("margin")
-    (['training.epochs'], ['training.epochs'], ['training'], [])
+    >>> unknown("setting", "epoch", ["seed", "training.lr", "training.epochs"])
+    "unknown setting 'epoch'; did you mean 'training.epochs'?"
     """
-    known = _keys(RunSettings)
-    if "." in key:
-        return difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    by_last = {name.rpartition(".")[2]: name for name in known}
-    by_last |= {name: name for name in RunSettings.model_fields}
-    return [by_last[name] for name in difflib.get_close_matches(key, by_last, n=1, cutoff=0.7)]
-
-
-def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    keys = []
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            keys += _keys(inner, f"{prefix}{name}.")
-        else:
-            keys.append(prefix + name)
-    return keys
+    names = {name.rpartition(".")[2]: name for name in known} | {name: name for name in known}
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.65)
+    hint = f"did you mean {names[near[0]]!r}?" if near else f"choose from {', '.join(known)}"
+    return f"unknown {kind} {key!r}; {hint}"
