@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -19,6 +19,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Chosen(BaseModel):
@@ -105,32 +107,37 @@ def run_settings(
     {'margin': 5}
     """
     merged = read_toml(config, "settings") if config is not None else {}
-    for text in overrides:
-        put_override(merged, text)
-    for key, value in values.items():
-        if value is not None:
-            _put(merged, key, value)
+    put_all(merged, overrides, values)
     return checked(merged)
 
 
-def put_override(values: dict[str, Any], text: str) -> None:
-    """Set `key=value` in the tables of a run file or a plan."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
-    try:
-        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()  # not TOML: a string
-    _put(values, key.strip(), parsed)
+def put_all(tables: dict[str, Any], overrides: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Set `key=value` overrides, then values that are not None, in a run file or a plan."""
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
+        try:
+            parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()  # a string without quotes
+        _put(tables, key.strip(), parsed)
+    for key, value in values.items():
+        if value is not None:
+            _put(tables, key, value)
 
 
 def checked(values: Mapping[str, Any]) -> RunSettings:
-    """Settings from plain values, such as those in a `run.json`."""
+    """Settings from simple values, such as those in a `run.json`."""
+    return validated(RunSettings, values)
+
+
+def validated(model: type[M], values: Mapping[str, Any]) -> M:
+    """A model with these values; a mistake in them is a sentence."""
     try:
-        return RunSettings.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
-        raise UserError(_sentence(error)) from None
+        raise UserError(_sentence(error, model)) from None
 
 
 def read_toml(path: Path, content: str) -> dict[str, Any]:
@@ -150,14 +157,14 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "missing":
         return f"the setting {key} is missing"
     if first["type"] == "extra_forbidden":
         known = []
-        for name, field in RunSettings.model_fields.items():
+        for name, field in model.model_fields.items():
             inner = getattr(field.annotation, "model_fields", ())
             known += [name, *(f"{name}.{part}" for part in inner)]
         return unknown("setting", key, known)
@@ -173,7 +180,7 @@ def unknown(kind: str, key: str, known: Collection[str]) -> str:
     >>> unknown("setting", "epoch", ["seed", "training.lr", "training.epochs"])
     "unknown setting 'epoch'; did you mean 'training.epochs'?"
     """
-    names = {name.rpartition(".")[2]: name for name in known} | {name: name for name in known}
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.65)
+    names = {name.rpartition(".")[2]: name for name in known}
+    near = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.65)
     hint = f"did you mean {names[near[0]]!r}?" if near else f"choose from {', '.join(known)}"
     return f"unknown {kind} {key!r}; {hint}"

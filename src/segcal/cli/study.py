@@ -29,7 +29,7 @@ def study(
     sets: Annotated[Names, Option("--set", help="Any key, such as network.width=8.")] = None,
     only: Annotated[Names, Option(help="Only this section. May be repeated.")] = None,
     cell: Annotated[Names, Option(help="Only this cell of --dry-run. May be repeated.")] = None,
-    seeds: Annotated[int | None, Option(help="Run every cell with seeds 0 to N-1.")] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Run every cell with seeds 0 to N-1.")] = None,
     workers: Annotated[int | None, Option(help=WORKERS)] = None,
     ray: Annotated[str, Option(help="Run on a Ray cluster: auto, or its address.")] = "",
     cpus: Annotated[int | None, Option("--cpus-per-cell", help=CPUS)] = None,
