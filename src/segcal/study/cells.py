@@ -36,10 +36,8 @@ class Cell:
     @property
     def method(self) -> ChosenLoss:
         """The loss without the settings that the paper tunes."""
-        loss = self.settings.loss
-        tuned = tunable(loss.name)
-        fixed = {key: value for key, value in loss.settings.items() if key not in tuned}
-        return ChosenLoss(name=loss.name, **fixed)
+        values = self.settings.loss.model_dump(exclude=tunable(self.settings.loss.name))
+        return ChosenLoss(**values)
 
     @property
     def contender(self) -> tuple[ChosenLoss, Protocol]:
@@ -59,7 +57,11 @@ def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset
         for run in section_runs(section):
             origins.setdefault(run, []).append(section)
     runs = [settings for settings, _ in origins]
-    _check_inherited(sections, runs)
+    known = {key for run in runs for key in run.network.settings}
+    for key in sections[0].inherited:  # they are the same in all sections
+        if key not in known:
+            where = f"the setting {key!r} that its [network] gives"
+            raise UserError(f"no network of the plan has {where}")
     varying = _varying(runs)
 
     cells: dict[str, Cell] = {}
@@ -81,15 +83,6 @@ def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset
     return tuple(cells.values()), varying
 
 
-def _check_inherited(sections: Sequence[Section], runs: Sequence[RunSettings]) -> None:
-    known = {key for run in runs for key in run.network.settings}
-    for section in sections:
-        for key in section.inherited:
-            if key not in known:
-                where = f"the setting {key!r} that its [network] gives"
-                raise UserError(f"no network of the plan has {where}")
-
-
 def _choices(cell: Cell, tried: Sequence[Cell], network: str) -> tuple[str, ...]:
     """The cells that try the settings of a cell's loss: same fold, on the plan's main network."""
     candidates = []
@@ -99,10 +92,9 @@ def _choices(cell: Cell, tried: Sequence[Cell], network: str) -> tuple[str, ...]
             candidates.append(other)
     if len({other.contender for other in candidates}) != 1:
         reason = "it is tried in several ways" if candidates else "no section tries it"
-        raise UserError(
-            f"section {cell.sections[0]} wants the chosen setting of {cell.method.name}, but"
-            f" {reason} on {network} with the same data, fold and training"
-        )
+        wish = f"section {cell.sections[0]} wants the chosen setting of {cell.method.name}"
+        where = f"on {network} with the same data, fold and training"
+        raise UserError(f"{wish}, but {reason} {where}")
     return tuple(other.name for other in candidates)
 
 
@@ -129,13 +121,10 @@ def _varying(runs: Sequence[RunSettings]) -> frozenset[Key]:
 
 def _options(settings: RunSettings) -> dict[Key, Any]:
     """The settings of network and training."""
-    network = settings.network
+    network, training = settings.network, settings.training.model_dump()
     options: dict[Key, Any] = {}
-    for key, value in network.settings.items():
-        options["network", network.name, key] = value
-    for key, value in settings.training.model_dump().items():
-        options["training", key] = value
-    return options
+    options |= {("network", network.name, key): v for key, v in network.settings.items()}
+    return options | {("training", key): value for key, value in training.items()}
 
 
 def cell_name(settings: RunSettings, varying: frozenset[Key], *, waits: bool = False) -> str:

@@ -77,7 +77,7 @@ def read_plan(
         allowed = f"name a TOML file or one of {', '.join(built_in)}"
         raise UserError(f"there is no plan {str(plan)!r}; {allowed}")
     raw = read_toml(path, "plan")
-    given = {"data": data, "machine.cpus": cpus, "machine.gpus": gpus}
+    given: dict[str, Any] = {"data": data, "machine.cpus": cpus, "machine.gpus": gpus}
     given["seed"] = None if seeds is None else list(range(seeds))
     put_all(raw, overrides, given)
     table = validated(PlanTable, raw)
