@@ -9,9 +9,9 @@ import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from segcal.types import UserError
 
@@ -21,12 +21,13 @@ else:
     import tomli as tomllib
 
 M = TypeVar("M", bound=BaseModel)
+_wrapped = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+OneOrMore = Annotated[tuple[str, ...], _wrapped]  # a word, or a list of words
 
 
-class Chosen(BaseModel):
+class Chosen(BaseModel, extra="allow", frozen=True):
     """A row of a family by its key, with settings of its own: `{name = "mbls", margin = 5.0}`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     name: str
 
     @property
@@ -35,22 +36,21 @@ class Chosen(BaseModel):
         return dict(self.model_extra or {})
 
 
-class ChosenLoss(Chosen):
+class ChosenLoss(Chosen, frozen=True):
     """A row of `LOSSES`."""
 
     name: str = "ce"
 
 
-class ChosenNetwork(Chosen):
+class ChosenNetwork(Chosen, frozen=True):
     """A row of `NETWORKS`."""
 
     name: str = "unet"
 
 
-class Training(BaseModel):
+class Training(BaseModel, extra="forbid", frozen=True):
     """The paper's protocol by default: Adam, batch 4, 100 epochs, 1e-3 and from half-time 1e-4."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     epochs: int = Field(default=100, ge=1)
     batch: int = Field(default=4, ge=1)
     lr: float = Field(default=1e-3, gt=0)
@@ -59,28 +59,21 @@ class Training(BaseModel):
     keep_empty: bool | None = None  # None: as the data set's recipe says
 
 
-class Machine(BaseModel):
+class Machine(BaseModel, extra="forbid", frozen=True):
     """Where and how it runs. The batch is per process: several devices make a larger one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     accelerator: str = "auto"
     devices: int = Field(default=1, ge=1)
     nodes: int = Field(default=1, ge=1)
     strategy: str = "auto"
     precision: str = "32-true"
     workers: int = Field(default=0, ge=0)  # data loading processes; usually none are needed
-    loggers: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
-
-    @field_validator("loggers", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    loggers: OneOrMore = ()  # tensorboard, wandb, mlflow
 
 
-class RunSettings(BaseModel):
+class RunSettings(BaseModel, extra="forbid", frozen=True):
     """Everything that decides what a run learns, and where it runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     data: str
     fold: int = Field(default=0, ge=0)
     seed: int = Field(default=0, ge=0, lt=1 << 31)

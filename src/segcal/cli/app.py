@@ -20,8 +20,8 @@ from rich.table import Table
 from typer import Argument, Option
 
 from segcal import __version__
-from segcal import types as segcal_types
 from segcal.hardware import before_torch
+from segcal.types import Progress as Counter
 from segcal.types import UserError
 
 app = typer.Typer(
@@ -58,7 +58,9 @@ def main() -> None:
         remedy = "; make room, then run the same command again" if full else ""
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}")
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        # Torch has a class for it only on a GPU; the words are the same everywhere.
+        words = ("out of memory", "can't allocate memory")
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
             raise
         reason = (str(error).splitlines() or ["of Python"])[0]
         remedy = "train with a smaller training.batch or network.width"
@@ -68,12 +70,6 @@ def main() -> None:
 def _fail(sentence: str) -> None:
     note(sentence, "segcal")
     sys.exit(2)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Torch has a class for it only on a GPU; the words are the same everywhere."""
-    words = ("out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _interrupted(*_: object) -> None:
@@ -99,8 +95,8 @@ def show(value: Any, table: Table, as_json: bool) -> None:
     """Print a result to standard output, as JSON or as a table."""
     if as_json:
         print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
-        return
-    console(160).print(table)
+    else:
+        console(160).print(table)
 
 
 def console(file_width: int) -> Console:
@@ -125,7 +121,7 @@ def bar(*columns: Any) -> Progress:
 
 
 @contextmanager
-def counting(title: str) -> Iterator[segcal_types.Progress]:
+def counting(title: str) -> Iterator[Counter]:
     """A bar that counts the steps of a task."""
     with bar(MofNCompleteColumn()) as shown:
         task = shown.add_task(title, total=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -58,10 +58,8 @@ def report(
         def progress(step: str, done: int, total: int) -> None:
             shown.update(task, description=step, completed=done, total=total)
 
-        viewer = not no_viewer
-        html = build_report(
-            results, n_cases=cases, viewer=viewer, published=published, progress=progress
-        )
+        options: dict[str, Any] = {"viewer": not no_viewer, "published": published}
+        html = build_report(results, n_cases=cases, progress=progress, **options)
     save_report(out, html)
     size = out.stat().st_size
     texts = {dataset: summary.text for dataset, summary in summaries(results).items()}

@@ -60,9 +60,10 @@ def study(
         done = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, watch=board)
     show(done, _outcome_table(done), as_json)
     for name, error in done["failed"].items():
-        note(f"failed: {name}: {error}")
+        note(f"failed: {name}: {error}", "segcal")
     for name in done["undecided"]:
-        note(f"not run: {name} waits for a choice, but no setting to choose from was finished")
+        reason = "waits for a choice, but no setting to choose from was finished"
+        note(f"not run: {name} {reason}", "segcal")
     if done["failed"] or done["undecided"]:
         raise typer.Exit(1)
 

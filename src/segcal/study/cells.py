@@ -14,7 +14,6 @@ from segcal.study.jobs import After
 from segcal.study.sections import Section, section_runs, tunable
 from segcal.types import UserError
 
-Key = tuple[str, ...]  # ("training", "lr"), ("network", "unet", "width"), ("fold",)
 Protocol = tuple[str, ChosenNetwork, Training]
 
 
@@ -50,7 +49,7 @@ class Cell:
         return self.settings.loss, self.protocol
 
 
-def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset[Key]]:
+def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset[str]]:
     """The cells of all sections, each once, and the keys in which they differ."""
     origins: dict[tuple[RunSettings, bool], list[Section]] = {}
     for section in sections:
@@ -102,38 +101,37 @@ def _without_network(cell: Cell) -> tuple[Any, ...]:
     return cell.method, cell.settings.data, cell.settings.fold, cell.settings.training
 
 
-def _varying(runs: Sequence[RunSettings]) -> frozenset[Key]:
+def _varying(runs: Sequence[RunSettings]) -> frozenset[str]:
     """The keys beside loss, network and seed that are part of names, because runs differ in them.
 
     Settings are compared between runs on the same data: each data set has a recipe of its own."""
-    values: dict[tuple[str, Key], set[Any]] = {}
+    values: dict[tuple[str, str], set[Any]] = {}
     for run in runs:
         for key, value in _options(run).items():
             values.setdefault((run.data, key), set()).add(value)
-    keys: set[Key] = {key for (_, key), different in values.items() if len(different) > 1}
+    keys: set[str] = {key for (_, key), different in values.items() if len(different) > 1}
     folders = {run.data for run in runs}
     if len(folders) > 1:
-        keys.add(("data",))
+        keys.add("data")
     if any(open_cases(Path(folder)).n_folds > 1 for folder in folders):
-        keys.add(("fold",))
+        keys.add("fold")
     return frozenset(keys)
 
 
-def _options(settings: RunSettings) -> dict[Key, Any]:
+def _options(settings: RunSettings) -> dict[str, Any]:
     """The settings of network and training."""
     network, training = settings.network, settings.training.model_dump()
-    options: dict[Key, Any] = {}
-    options |= {("network", network.name, key): v for key, v in network.settings.items()}
-    return options | {("training", key): value for key, value in training.items()}
+    options = {f"{network.name}.{key}": value for key, value in network.settings.items()}
+    return options | {f"training.{key}": value for key, value in training.items()}
 
 
-def cell_name(settings: RunSettings, varying: frozenset[Key], *, waits: bool = False) -> str:
+def cell_name(settings: RunSettings, varying: frozenset[str], *, waits: bool = False) -> str:
     """A cell's folder: loss and its settings, network, what else varies in the plan, seed, fold.
 
     `waits`: validation has yet to choose the loss's setting."""
     loss = settings.loss
     tuned, defaults = tunable(loss.name), LOSSES[loss.name].settings
-    parts = [Path(settings.data).name] if ("data",) in varying else []
+    parts = [Path(settings.data).name] if "data" in varying else []
     parts += [loss.name, "chosen"] if waits else [loss.name]
     for key, value in sorted(loss.settings.items()):
         shown = not waits if key in tuned else value != defaults[key]
@@ -142,9 +140,9 @@ def cell_name(settings: RunSettings, varying: frozenset[Key], *, waits: bool = F
     parts.append(settings.network.name)
     for path, value in _options(settings).items():
         if path in varying:
-            parts.append(_part(path[-1], value))
+            parts.append(_part(path.partition(".")[2], value))
     parts.append(f"s{settings.seed}")
-    if ("fold",) in varying:
+    if "fold" in varying:
         parts.append(f"f{settings.fold}")
     return "-".join(parts)
 

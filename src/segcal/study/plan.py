@@ -12,22 +12,22 @@ from typing import Any
 
 from pydantic import Field
 
-from segcal.config import Machine, put_all, read_toml, unknown, validated
-from segcal.study.cells import Cell, Key, spread_out
-from segcal.study.sections import Section, SectionTable
+from segcal.config import ChosenNetwork, Machine, put_all, read_toml, unknown, validated
+from segcal.study.cells import Cell, spread_out
+from segcal.study.sections import Section, SectionTable, named_tables
 from segcal.types import UserError
 
 PLANS = Path(__file__).with_name("plans")
 
 
-class PlanMachine(Machine):
+class PlanMachine(Machine, frozen=True):
     """The `[machine]` of a plan: also the CPUs and GPUs of a cell."""
 
     cpus: int = Field(default=1, ge=1)  # threads: scores must not depend on the number of workers
     gpus: float | None = Field(default=None, ge=0)  # None: one, where there are any
 
 
-class PlanTable(SectionTable):
+class PlanTable(SectionTable, frozen=True):
     """The keys of a plan."""
 
     machine: PlanMachine = PlanMachine()
@@ -40,7 +40,7 @@ class Plan:
 
     name: str
     cells: tuple[Cell, ...]
-    varying: frozenset[Key]  # the keys that are part of the cells' names
+    varying: frozenset[str]  # the keys that are part of the cells' names
     cpus: int
     gpus: float | None
 
@@ -97,9 +97,12 @@ def _sections(plan: PlanTable, only: Sequence[str]) -> list[Section]:
             reason = "every section has its own"
             raise UserError(f"{key} at the top of the plan has no effect: {reason}")
     machine = plan.machine.model_dump(mode="json", include=set(Machine.model_fields))
-    base = plan.network
-    main = base.get("name", "unet") if isinstance(base, Mapping) else base
-    top = plan.model_copy(update={"network": main})
+    inherited, names = {}, plan.network
+    if isinstance(plan.network, Mapping):
+        inherited = dict(plan.network)
+        names = inherited.pop("name", ChosenNetwork().name)
+    main = named_tables(names, "network")[0]["name"]
+    top = plan.model_copy(update={"network": names})
     sections = []
     for name in only or studies:
         if name not in studies:
@@ -108,7 +111,7 @@ def _sections(plan: PlanTable, only: Sequence[str]) -> list[Section]:
         if not table.data:
             remedy = "give a prepared data set's folder with --data, or data in the plan"
             raise UserError(f"the plan names no data; {remedy}")
-        sections.append(Section(name, table, base, machine))
+        sections.append(Section(name, table, main, inherited, machine))
     return sections
 
 

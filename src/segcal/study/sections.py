@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field
 
 from segcal.calibrators import CALIBRATORS
-from segcal.config import ChosenLoss, ChosenNetwork, RunSettings, checked
+from segcal.config import ChosenLoss, ChosenNetwork, OneOrMore, RunSettings, checked
 from segcal.corruptions import CORRUPTIONS, parse
 from segcal.folders import WEIGHTS, CaseSet, open_cases
 from segcal.losses import LOSSES, Criterion
@@ -25,21 +25,19 @@ from segcal.types import UserError, check_choice
 NOISE = "gaussian_noise"
 
 
-class AfterTable(BaseModel):
+class AfterTable(BaseModel, extra="forbid", frozen=True):
     """The `[after]` of a plan: what is done with the chosen runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     calibrators: list[str] = []
     noise: bool = False  # the paper's series
     corruptions: list[str] = []
     weights: list[str] = Field(default=[*After().weights], min_length=1)
 
 
-class SectionTable(BaseModel):
+class SectionTable(BaseModel, extra="forbid", frozen=True):
     """The keys of a section; in most of them a list means a run for every value."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    data: tuple[str, ...] = ()
+    data: OneOrMore = ()
     seed: Any = 0
     fold: Any = 0
     loss: Any = "ce"  # a name, a table with a name, or a list of these
@@ -48,11 +46,6 @@ class SectionTable(BaseModel):
     grid: Literal["paper"] | None = None
     setting: Literal["chosen"] | None = None
     after: AfterTable = AfterTable()
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
 
     def merged(self, other: SectionTable) -> SectionTable:
         """The other's values, and this table's where the other gives none."""
@@ -69,19 +62,9 @@ class Section:
 
     name: str
     table: SectionTable
-    base: Any  # the network at the top of the plan: a name, a table, or a list of these
+    main_network: str  # on which settings are tuned
+    inherited: Mapping[str, Any]  # the plan's settings for every network that has them
     machine: Mapping[str, Any]
-
-    @property
-    def inherited(self) -> dict[str, Any]:
-        """The settings at the top of the plan that hold for every network that has them."""
-        table = self.base if isinstance(self.base, Mapping) else {}
-        return {key: value for key, value in table.items() if key != "name"}
-
-    @property
-    def main_network(self) -> str:
-        """The network on which settings are tuned."""
-        return str(_networks(self, self.base)[0]["name"])
 
     @property
     def after(self) -> After:
@@ -109,7 +92,7 @@ def tunable(loss: str) -> set[str]:
 def section_runs(section: Section) -> Iterator[tuple[RunSettings, bool]]:
     """The settings of every run, and whether validation has yet to choose its loss's setting."""
     table = section.table
-    losses, networks = _losses(section), _networks(section, table.network)
+    losses, networks = _losses(section), _networks(section)
     trainings, seeds = _product(table.training), _listed(table.seed)
     for data in table.data:
         cases = open_cases(Path(data))
@@ -141,8 +124,10 @@ def _product(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(table, row, strict=True)) for row in product(*values)]
 
 
-def _tables(value: Any, family: str, rows: Mapping[str, Any], default: str) -> list[dict[str, Any]]:
+def named_tables(value: Any, family: str) -> list[dict[str, Any]]:
     """The losses or networks of a plan: a name, a table with a name, or a list of these."""
+    rows: Mapping[str, Any] = LOSSES if family == "loss" else NETWORKS
+    default = ChosenLoss().name if family == "loss" else ChosenNetwork().name
     tables: list[dict[str, Any]] = []
     for item in _listed(value):
         if not isinstance(item, (str, Mapping)):
@@ -161,17 +146,17 @@ def _losses(section: Section) -> list[dict[str, Any]]:
         where = f"[studies.{section.name}]"
         raise UserError(f"{where} has both a grid and a chosen setting; leave one out")
     losses: list[dict[str, Any]] = []
-    for table in _tables(section.table.loss, "loss", LOSSES, "ce"):
+    for table in named_tables(section.table.loss, "loss"):
         rows = LOSSES[table["name"]].grid if section.table.grid else ({},)
         losses += [{**row, **table} for row in rows]  # the plan's values replace the grid's
     return _unique(losses)
 
 
-def _networks(section: Section, value: Any) -> list[dict[str, Any]]:
+def _networks(section: Section) -> list[dict[str, Any]]:
     """The networks, each with those inherited settings that it has, or that none has (an error)."""
     known_anywhere = {key for row in NETWORKS.values() for key in row.settings}
     networks: list[dict[str, Any]] = []
-    for table in _tables(value, "network", NETWORKS, "unet"):
+    for table in named_tables(section.table.network, "network"):
         others = known_anywhere - set(NETWORKS[table["name"]].settings)
         taken = {key: given for key, given in section.inherited.items() if key not in others}
         networks += _product(taken | table)
