@@ -83,7 +83,7 @@ def note(sentence: str, kind: str = "note") -> None:
 
 
 @app.callback(invoke_without_command=True)
-def begin(version: Annotated[bool, Option("--version", help="Print it.")] = False) -> None:
+def begin(version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
     """Print the version, or prepare the process for a verb."""
     before_torch()
     if version:

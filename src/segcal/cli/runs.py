@@ -23,6 +23,7 @@ RunFolder = Annotated[Path, Argument(help="The folder of a run or an ensemble.")
 Weights = Annotated[MaybeText, Option(help="best (by validation Dice, the default) or last.")]
 CORRUPT = "Corrupt the images: name:severity (segcal list corruptions). Repeatable."
 CALIBRATORS = "A calibrator (segcal list calibrators); by default ts and lts."
+NOISE = "Gaussian noise of 0, 0.01 ... 0.05."
 IMAGES = "Images; channels of a case as name_0000, name_0001 ..."
 MAIN = {"dice": "mean", "asd": "mean", "hd95": "mean", "missed": "mean"}
 MAIN |= {"ece": "all", "cece": "all", "nll": "all"}  # the metrics that are shown, and their class
@@ -42,7 +43,7 @@ def train(
     devices: Annotated[int | None, Option(help="Devices per node.")] = None,
     nodes: Annotated[int | None, Option(help="Nodes.")] = None,
     strategy: Annotated[MaybeText, Option(help="Lightning's strategy: auto or ddp.")] = None,
-    precision: Annotated[MaybeText, Option(help="Lightning's, such as 16-mixed.")] = None,
+    precision: Annotated[MaybeText, Option(help="Lightning's precision, such as 16-mixed.")] = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +80,7 @@ def evaluate(
     run: RunFolder,
     split: Annotated[str, Option(help="test, val or train.")] = "test",
     corrupt: Annotated[Names, Option(help=CORRUPT)] = None,
-    noise_series: Annotated[bool, Option("--noise-series", help="Noise of 0 to 0.05.")] = False,
+    noise_series: Annotated[bool, Option("--noise-series", help=NOISE)] = False,
     calibrator: Calibrator = "",
     weights: Weights = None,
     seed: Annotated[int, Option(help="Seed of the corruption.")] = 0,

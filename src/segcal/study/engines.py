@@ -59,24 +59,15 @@ def warm_up() -> None:
     for key in list(os.environ):
         if key in RANKS or key.startswith(SCHEDULERS):
             ranks[key] = os.environ.pop(key)
+    # The server ignores Ctrl-C: this process answers it. Only its main thread can set signals.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
-        with _ignoring_interrupts():
-            forkserver.ensure_running()
+        forkserver.ensure_running()
     finally:
         os.environ.update(ranks)
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C: the parent answers it with a sentence."""
-    if threading.current_thread() is not threading.main_thread():  # signals cannot be set there
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        if is_main:
+            signal.signal(signal.SIGINT, before)
 
 
 class _Running(NamedTuple):

@@ -24,6 +24,7 @@ from segcal.config import RunSettings, checked
 from segcal.data.inspect import counts_pixels
 from segcal.data.sampling import EpochSampler, ShareOfCases
 from segcal.data.slices import Batches, Slices
+from segcal.folders import CaseSet
 from segcal.hardware import keep_pages
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
@@ -60,7 +61,8 @@ def train(
             if not folders.is_run(out) and not folders.is_empty_run(out):
                 raise UserError(f"{out} exists and is not a run; choose another --out")
             held.enter_context(folders.alone(out))
-            info.update(_begin(settings, out, cases, slices, trainer.accelerator, again))
+            accelerator = type(trainer.accelerator).__name__
+            info.update(_begin(settings, out, cases, slices, accelerator, again))
             if info["status"] == "finished":
                 return "skip"
             values = settings.model_dump(mode="json")
@@ -80,7 +82,7 @@ def train(
     return info
 
 
-def resolved(settings: RunSettings, cases: folders.CaseSet) -> RunSettings:
+def resolved(settings: RunSettings, cases: CaseSet) -> RunSettings:
     """The same settings with every default written out, so that later defaults do not matter."""
     values = settings.model_dump(mode="json")
     if values["loss"].get("ignore_index", IGNORE) != IGNORE:
@@ -97,12 +99,7 @@ def resolved(settings: RunSettings, cases: folders.CaseSet) -> RunSettings:
 
 
 def _begin(
-    settings: RunSettings,
-    out: Path,
-    cases: folders.CaseSet,
-    slices: Slices,
-    accelerator: object,
-    again: bool,
+    settings: RunSettings, out: Path, cases: CaseSet, slices: Slices, accelerator: str, again: bool
 ) -> dict[str, Any]:
     """The content of `run.json`: of the run that resumes, or of a new one."""
     cases.check_content()
@@ -115,8 +112,7 @@ def _begin(
             return _resumed(out, info, settings, cases, where)
         folders.remove_run(out, loggers.FILES)
     values = settings.model_dump(mode="json") | {"data": where}
-    used = type(accelerator).__name__.removesuffix("Accelerator").lower()
-    values["machine"]["accelerator"] = used
+    values["machine"]["accelerator"] = accelerator.removesuffix("Accelerator").lower()
     info = {"id": identity(), "status": "running", "settings": values}
     info |= {"data": facts(cases, settings.fold), "frame": list(slices.shape)}
     info |= {"versions": versions()}
@@ -126,7 +122,7 @@ def _begin(
 
 
 def _resumed(
-    out: Path, info: dict[str, Any], settings: RunSettings, cases: folders.CaseSet, where: str
+    out: Path, info: dict[str, Any], settings: RunSettings, cases: CaseSet, where: str
 ) -> dict[str, Any]:
     """A run that is there; refused if it was started with other settings or data."""
     start_over = "choose another --out, or --again to start over"
@@ -153,7 +149,7 @@ def _totals(out: Path) -> dict[str, Any]:
     return {"seconds": round(seconds, 2), "peak_memory_mb": round(memory)}
 
 
-def facts(cases: folders.CaseSet, fold: int = 0) -> dict[str, Any]:
+def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
     """What a run records of its data."""
     keys = ("name", "classes", "channels", "regions", "checksum", "orientation")
     data = {key: cases.info[key] for key in keys}
@@ -214,7 +210,7 @@ def _loader(
     return DataLoader(Batches(slices), **options)
 
 
-def _case_loader(cases: folders.CaseSet, settings: RunSettings) -> DataLoader[str]:
+def _case_loader(cases: CaseSet, settings: RunSettings) -> DataLoader[str]:
     ids = cases.split("val", settings.fold)
     if not ids:
         where = f"{cases.root} has no validation case in fold {settings.fold}"
