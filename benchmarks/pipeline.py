@@ -26,6 +26,7 @@ from benchmarks.measure import Row, time_row, times
 from segcal import calibrators, training
 from segcal.config import RunSettings, run_settings
 from segcal.data.prepare import prepare
+from segcal.data.slices import Slices
 from segcal.folders import CaseSet, open_cases
 from segcal.hardware import channels_last, keep_pages
 from segcal.losses import Criterion
@@ -59,7 +60,7 @@ class TakingTurns(Callback):
 
 def bare(settings: RunSettings, cases: CaseSet) -> Callable[[], None]:
     """A step of a plain loop: the same network, loss and optimiser, over tensors in memory."""
-    slices = training._slices(settings, cases)
+    slices = Slices(cases, "train")
     batch = settings.training.batch
     torch.manual_seed(0)
     n_classes = len(cases.classes) + 1
@@ -85,7 +86,7 @@ def steps(settings: RunSettings, cases: CaseSet, out: Path) -> tuple[float, floa
     """Median seconds of a step as `segcal train` runs it, and of a bare loop's, when all files have
     been opened once.
     """
-    slices = training._slices(settings, cases)
+    slices = Slices(cases, "train")
     model = training.Segmentation(settings, cases, slices)
     trainer = training._trainer(settings, out, training.Keep(out), progress=False)
     turns = TakingTurns(bare(settings, cases))
@@ -213,7 +214,6 @@ def rows(
     epochs: int = 20,
 ) -> Iterator[Row]:
     keep_pages()
-    training._quieten()
     L.seed_everything(0, verbose=False)
     yield from training_rows(sizes, n_rounds)
     yield from evaluation_rows(scored_size, repeats)

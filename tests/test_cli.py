@@ -10,8 +10,9 @@ import pytest
 import typer
 
 from segcal.cli import app
-from segcal.cli.app import ORDER
 from segcal.data.layouts import write_layout
+
+VERBS = tuple(typer.main.get_command(app).commands)
 
 
 def segcal(*args, cwd=None, **env):
@@ -21,7 +22,7 @@ def segcal(*args, cwd=None, **env):
     )
 
 
-@pytest.mark.parametrize("verb", [(), *((verb,) for verb in ORDER), ("list", "datasets")])
+@pytest.mark.parametrize("verb", [(), *((verb,) for verb in VERBS), ("list", "datasets")])
 def test_help_ends_with_an_example_and_loads_nothing_heavy(verb):
     code = (
         "import sys\nfrom segcal.cli import main\ntry:\n    main()\nfinally:\n    print([m for m in"
@@ -44,7 +45,6 @@ def test_no_help_text_holds_what_looks_like_a_tag():
         verbs += getattr(verb, "commands", {}).values()
         texts = [verb.help or "", verb.epilog or "", *(param.help or "" for param in verb.params)]
         assert not [text for text in texts if re.search(r"<\w", text)]
-    assert sorted(verbs[0].commands) == sorted(ORDER)
 
 
 def test_own_data_from_folder_to_contact_sheet(tmp_path):
@@ -98,8 +98,8 @@ def test_a_phantom_in_a_known_layout(tmp_path):
     [
         (("prepare", "acdc"), "segcal: say where the raw data of acdc is, with --from"),
         (("prepare", "x", "--from", "nowhere"), "segcal: there is no folder nowhere"),
-        (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected numbers with commas"),
-        (("prepare", "phantom", "--shape", "1,3"), "segcal: expected three numbers"),
+        (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected 3 numbers with commas"),
+        (("prepare", "phantom", "--shape", "1,3"), "segcal: expected 3 numbers with commas"),
         (
             ("phantom", "acdd", "--to", "x"),
             "segcal: unknown layout 'acdd'; choose one of nnunet, msd",

@@ -7,11 +7,11 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from segcal.types import UserError
 
@@ -20,11 +20,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+M = TypeVar("M", bound=BaseModel)
+_wrapped = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+OneOrMore = Annotated[tuple[str, ...], _wrapped]  # a word, or a list of words
 
-class Chosen(BaseModel):
+
+class Chosen(BaseModel, extra="allow", frozen=True):
     """A row of a family by its key, with settings of its own: `{name = "mbls", margin = 5.0}`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     name: str
 
     @property
@@ -33,22 +36,21 @@ class Chosen(BaseModel):
         return dict(self.model_extra or {})
 
 
-class ChosenLoss(Chosen):
+class ChosenLoss(Chosen, frozen=True):
     """A row of `LOSSES`."""
 
     name: str = "ce"
 
 
-class ChosenNetwork(Chosen):
+class ChosenNetwork(Chosen, frozen=True):
     """A row of `NETWORKS`."""
 
     name: str = "unet"
 
 
-class Training(BaseModel):
+class Training(BaseModel, extra="forbid", frozen=True):
     """The paper's protocol by default: Adam, batch 4, 100 epochs, 1e-3 and from half-time 1e-4."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     epochs: int = Field(default=100, ge=1)
     batch: int = Field(default=4, ge=1)
     lr: float = Field(default=1e-3, gt=0)
@@ -57,28 +59,21 @@ class Training(BaseModel):
     keep_empty: bool | None = None  # None: as the data set's recipe says
 
 
-class Machine(BaseModel):
+class Machine(BaseModel, extra="forbid", frozen=True):
     """Where and how it runs. The batch is per process: several devices make a larger one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     accelerator: str = "auto"
     devices: int = Field(default=1, ge=1)
     nodes: int = Field(default=1, ge=1)
     strategy: str = "auto"
     precision: str = "32-true"
     workers: int = Field(default=0, ge=0)  # data loading processes; usually none are needed
-    loggers: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
-
-    @field_validator("loggers", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    loggers: OneOrMore = ()  # tensorboard, wandb, mlflow
 
 
-class RunSettings(BaseModel):
+class RunSettings(BaseModel, extra="forbid", frozen=True):
     """Everything that decides what a run learns, and where it runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     data: str
     fold: int = Field(default=0, ge=0)
     seed: int = Field(default=0, ge=0, lt=1 << 31)
@@ -104,44 +99,46 @@ def run_settings(
     >>> run_settings({"data": "cases/x"}, overrides=overrides).loss.settings
     {'margin': 5}
     """
-    merged: dict[str, Any] = _read(config) if config is not None else {}
-    for text in overrides:
-        put_override(merged, text)
-    for key, value in values.items():
-        if value is not None:
-            _put(merged, key, value)
+    merged = read_toml(config, "settings") if config is not None else {}
+    put_all(merged, overrides, values)
     return checked(merged)
 
 
-def put_override(values: dict[str, Any], text: str) -> None:
-    """Set `key=value` in the tables of a run file or a plan."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
-    _put(values, key.strip(), _value(value.strip()))
+def put_all(tables: dict[str, Any], overrides: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Set `key=value` overrides, then values that are not None, in a run file or a plan."""
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
+        try:
+            parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()  # a string without quotes
+        _put(tables, key.strip(), parsed)
+    for key, value in values.items():
+        if value is not None:
+            _put(tables, key, value)
 
 
 def checked(values: Mapping[str, Any]) -> RunSettings:
-    """Settings from plain values, such as those in a `run.json`."""
+    """Settings from simple values, such as those in a `run.json`."""
+    return validated(RunSettings, values)
+
+
+def validated(model: type[M], values: Mapping[str, Any]) -> M:
+    """A model with these values; a mistake in them is a sentence."""
     try:
-        return RunSettings.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
-        raise UserError(_sentence(error)) from None
+        raise UserError(_sentence(error, model)) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, content: str) -> dict[str, Any]:
+    """The tables of a TOML file; `content` names them in the error."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the settings in {path}: {error}") from None
-
-
-def _value(text: str) -> Any:
-    """A value as TOML writes it; anything else is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        raise UserError(f"cannot read the {content} in {path}: {error}") from None
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
@@ -153,43 +150,30 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "missing":
         return f"the setting {key} is missing"
     if first["type"] == "extra_forbidden":
-        near = _near(key)
-        hint = f"choose from {', '.join(_keys(RunSettings))}"
-        if near:
-            hint = f"did you mean {near[0]!r}?"
-        return f"unknown setting {key!r}; {hint}"
+        known = []
+        for name, field in model.model_fields.items():
+            inner = getattr(field.annotation, "model_fields", ())
+            known += [name, *(f"{name}.{part}" for part in inner)]
+        return unknown("setting", key, known)
     if first["type"] == "model_type" and key in ("loss", "network"):
         return f"{key} is a section; name one with {key}.name={first['input']}"
     got = json.dumps(first["input"], default=str)
     return f"setting {key}: {first['msg'][0].lower()}{first['msg'][1:]}; got {got}"
 
 
-def _near(key: str) -> list[str]:
-    """The known key or section that was probably meant, if any.
+def unknown(kind: str, key: str, known: Collection[str]) -> str:
+    """A sentence that names the key that was probably meant, or all.
 
-    >>> _near("training.epoch"), _near("epochs"), _near("trainig"), _near("margin")
-    (['training.epochs'], ['training.epochs'], ['training'], [])
+    >>> unknown("setting", "epoch", ["seed", "training.lr", "training.epochs"])
+    "unknown setting 'epoch'; did you mean 'training.epochs'?"
     """
-    known = _keys(RunSettings)
-    if "." in key:
-        return difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    by_last = {name.rpartition(".")[2]: name for name in known}
-    by_last |= {name: name for name in RunSettings.model_fields}
-    return [by_last[name] for name in difflib.get_close_matches(key, by_last, n=1, cutoff=0.7)]
-
-
-def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    keys = []
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            keys += _keys(inner, f"{prefix}{name}.")
-        else:
-            keys.append(prefix + name)
-    return keys
+    names = {name.rpartition(".")[2]: name for name in known}
+    near = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.65)
+    hint = f"did you mean {names[near[0]]!r}?" if near else f"choose from {', '.join(known)}"
+    return f"unknown {kind} {key!r}; {hint}"

@@ -17,32 +17,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from typer.core import TyperGroup
+from typer import Argument, Option
 
 from segcal import __version__
-from segcal import types as segcal_types
+from segcal.hardware import before_torch
+from segcal.types import Progress as Counter
 from segcal.types import UserError
 
-# The order of a project, in which the help and the reference list the verbs.
-ORDER = (
-    *("prepare", "inspect", "phantom", "download", "list"),
-    *("train", "evaluate", "calibrate", "predict", "ensemble"),
-    *("study", "compare", "figures", "report", "pack", "demo"),
-)
-FILE_WIDTH = 160  # columns of a table that is not printed to a terminal
-
-
-class InOrder(TyperGroup):
-    """Verbs in the order of a project; those that `ORDER` does not know come last."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
-        places = {name: i for i, name in enumerate(ORDER)}
-        return sorted(self.commands, key=lambda name: places.get(name, len(ORDER)))
-
-
 app = typer.Typer(
-    cls=InOrder,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -50,23 +32,17 @@ app = typer.Typer(
     help="Calibrated medical image segmentation: from raw data to a report.",
     epilog="Example: segcal prepare hippocampus --from Task04_Hippocampus",
 )
-listing = typer.Typer(
-    no_args_is_help=True, help="List what segcal knows.", epilog="Example: segcal list datasets"
-)
-app.add_typer(listing, name="list")
+listing = typer.Typer(no_args_is_help=True, epilog="Example: segcal list datasets")
+app.add_typer(listing, name="list", help="List what segcal knows.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Again = Annotated[bool, typer.Option("--again", help="Do it again and replace what is there.")]
-Runs = Annotated[
-    list[Path],
-    typer.Argument(help="Finished and evaluated runs, or folders of runs such as a study's."),
-]
-Published = Annotated[
-    bool, typer.Option("--published", help="Put the paper's values beside, where it has any.")
-]
-Calibrator = Annotated[
-    str, typer.Option(help="After a fitted calibrator; segcal list calibrators names them.")
-]
+Out = Option("--out", "-o", help="The folder to write.")
+Names = list[str] | None
+
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+Again = Annotated[bool, Option("--again", help="Do it again and replace what is there.")]
+Runs = Annotated[list[Path], Argument(help="Evaluated runs, or folders of runs such as a study's.")]
+Published = Annotated[bool, Option("--published", help="Also show the values of the paper.")]
+Calibrator = Annotated[str, Option(help="After a fitted calibrator (segcal list calibrators).")]
 
 
 def main() -> None:
@@ -82,24 +58,18 @@ def main() -> None:
         remedy = "; make room, then run the same command again" if full else ""
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}")
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        # Torch has a class for it only on a GPU; the words are the same everywhere.
+        words = ("out of memory", "can't allocate memory")
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
             raise
         reason = (str(error).splitlines() or ["of Python"])[0]
-        _fail(
-            f"memory ran out ({reason}); close what else uses it, or train with a smaller"
-            " training.batch or network.width"
-        )
+        remedy = "train with a smaller training.batch or network.width"
+        _fail(f"memory ran out ({reason}); close other programs, or {remedy}")
 
 
 def _fail(sentence: str) -> None:
     note(sentence, "segcal")
     sys.exit(2)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Torch has a class for it only on a GPU; the words are the same everywhere."""
-    words = ("out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _interrupted(*_: object) -> None:
@@ -113,11 +83,10 @@ def note(sentence: str, kind: str = "note") -> None:
 
 
 @app.callback(invoke_without_command=True)
-def version(
-    shown: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """Print the version if asked."""
-    if shown:
+def begin(version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
+    """Print the version, or prepare the process for a verb."""
+    before_torch()
+    if version:
         print(__version__)
         raise typer.Exit
 
@@ -126,9 +95,14 @@ def show(value: Any, table: Table, as_json: bool) -> None:
     """Print a result to standard output, as JSON or as a table."""
     if as_json:
         print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
-        return
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    Console(width=None if known else FILE_WIDTH).print(table)
+    else:
+        console(160).print(table)
+
+
+def console(file_width: int) -> Console:
+    """Standard output; so many columns wide if it is not a terminal and `COLUMNS` is not set."""
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if known else file_width)
 
 
 def _without_nan(value: Any) -> Any:
@@ -147,8 +121,8 @@ def bar(*columns: Any) -> Progress:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[segcal_types.Progress]:
+def counting(title: str) -> Iterator[Counter]:
     """A bar that counts the steps of a task."""
     with bar(MofNCompleteColumn()) as shown:
-        task = shown.add_task(what, total=None)
+        task = shown.add_task(title, total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

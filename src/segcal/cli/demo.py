@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.table import Table
+from typer import Option
 
-from segcal.cli.app import AsJson, app, show
+from segcal.cli.app import AsJson, Out, app, show
 from segcal.cli.study import Board
 
 
 @app.command(epilog="Example: segcal demo --out demo")
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where everything goes.")] = Path("demo"),
-    workers: Annotated[int, typer.Option(min=1, help="Networks trained at a time.")] = 2,
+    out: Annotated[Path, Out] = Path("demo"),
+    workers: Annotated[int, Option(min=1, help="Networks trained at a time.")] = 2,
     as_json: AsJson = False,
 ) -> None:
     """All steps on built-in data: seven methods are trained, calibrated, ranked and reported."""
@@ -34,5 +34,4 @@ def demo(
     outcome = {"methods": done.rows, "summary": done.summary, "report": str(done.report)}
     show(outcome, table, as_json)
     if not as_json:
-        print(done.summary)
-        print(f"The report: {done.report}")
+        print(f"{done.summary}\nThe report: {done.report}")

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.cli.app import AsJson, listing, show
-from segcal.hardware import before_torch
 
+# The table of each family; a row that is added there is listed here.
 FAMILIES = {
     "losses": ("segcal.losses", "LOSSES"),
     "networks": ("segcal.networks", "NETWORKS"),
@@ -20,12 +20,10 @@ FAMILIES = {
     "figures": ("segcal.figures", "FIGURES"),
     "tables": ("segcal.compare.tables", "TABLES"),
 }
-"""The table of each family; a row that is added there is listed here."""
 
 
 def _verb(family: str) -> None:
     def verb(as_json: AsJson = False) -> None:
-        before_torch()
         module, name = FAMILIES[family]
         rows = getattr(import_module(module), name)
         texts = {key: _texts(row) for key, row in rows.items()}
@@ -40,7 +38,7 @@ def _verb(family: str) -> None:
 
 
 def _texts(row: Any) -> dict[str, str]:
-    """What a row says of itself: its label, what it does, its settings, whom to cite."""
+    """The label, effect, settings and citation of a row, if it has them."""
     texts = {}
     for name in ("label", "help", "meaning", "settings", "citation"):
         value = getattr(row, name, None)

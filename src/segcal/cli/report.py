@@ -1,33 +1,29 @@
-"""The verbs that show runs: figures, report."""
+"""The verbs that show and publish runs: figures, report, pack."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
-from segcal.cli.app import AsJson, Published, Runs, app, bar, show
-from segcal.hardware import before_torch
+from segcal.cli.app import AsJson, Names, Out, Published, Runs, app, bar, show
+
+FILES = Option("--out", "-o", help="The folder; files are DATASET-FIGURE.FORMAT.")
+PAGE = Option("--out", "-o", help="The HTML file to write.")
 
 
 @app.command(epilog="Example: segcal figures runs/ce runs/mbls --out figures --format pdf")
 def figures(
     runs: Runs,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The folder; files are DATASET-FIGURE.FORMAT.")
-    ],
-    format: Annotated[str, typer.Option(help="svg, pdf or png.")] = "svg",
-    figure: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this figure (segcal list figures). Repeatable."),
-    ] = None,
+    out: Annotated[Path, FILES],
+    format: Annotated[str, Option(help="svg, pdf or png.")] = "svg",
+    figure: Annotated[Names, Option(help="Only this (segcal list figures). Repeatable.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw the figures that compare finished runs."""
-    before_torch()
     from segcal.compare import read_results
     from segcal.figures import save_figures
 
@@ -44,20 +40,13 @@ def figures(
 @app.command(epilog="Example: segcal report runs/ce runs/mbls -o report.html")
 def report(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path(
-        "report.html"
-    ),
-    cases: Annotated[
-        int, typer.Option(min=1, help="How many cases the slice viewer shows, at most.")
-    ] = 4,
-    no_viewer: Annotated[
-        bool, typer.Option("--no-viewer", help="Leave the slice viewer out.")
-    ] = False,
+    out: Annotated[Path, PAGE] = Path("report.html"),
+    cases: Annotated[int, Option(min=1, help="How many cases the viewer shows at most.")] = 4,
+    no_viewer: Annotated[bool, Option("--no-viewer", help="Leave the slice viewer out.")] = False,
     published: Published = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the outcome of runs in one HTML file: words, tables, figures, cases, provenance."""
-    before_torch()
     from segcal.compare import read_results
     from segcal.report import build_report, check_target, save_report, summaries
 
@@ -66,18 +55,26 @@ def report(
     with bar() as shown:
         task = shown.add_task("reading", total=None)
 
-        def progress(what: str, done: int, total: int) -> None:
-            shown.update(task, description=what, completed=done, total=total)
+        def progress(step: str, done: int, total: int) -> None:
+            shown.update(task, description=step, completed=done, total=total)
 
-        html = build_report(
-            results, n_cases=cases, viewer=not no_viewer, published=published, progress=progress
-        )
+        options: dict[str, Any] = {"viewer": not no_viewer, "published": published}
+        html = build_report(results, n_cases=cases, progress=progress, **options)
     save_report(out, html)
     size = out.stat().st_size
     texts = {dataset: summary.text for dataset, summary in summaries(results).items()}
     if as_json:
         show({"report": str(out), "bytes": size, "summary": texts}, Table(), as_json)
-        return
-    print(f"{out} ({size / 1e6:.1f} MB)")
-    for text in texts.values():
-        print(f"\n{text}")
+    else:
+        print("\n\n".join([f"{out} ({size / 1e6:.1f} MB)", *texts.values()]))
+
+
+@app.command(epilog="Example: segcal pack studies/paper-acdc --out results/acdc")
+def pack(runs: Runs, out: Annotated[Path, Out], as_json: AsJson = False) -> None:
+    """Copy runs without weights and images: compare, figures and report read the small copy."""
+    from segcal.compare import pack
+
+    packed = pack(runs, out)
+    table = Table("folder", "runs", "size")
+    table.add_row(packed["out"], str(packed["runs"]), f"{packed['bytes'] / 1e3:,.0f} kB")
+    show(packed, table, as_json)

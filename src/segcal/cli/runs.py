@@ -3,62 +3,51 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from segcal.cli.app import Again, AsJson, Calibrator, app, counting, note, show
-from segcal.hardware import before_torch
+from segcal.cli.app import Again, AsJson, Calibrator, Names, Out, app, counting, note, show
 
 if TYPE_CHECKING:
     from segcal.config import RunSettings
 
-MovedData = Annotated[
-    Path | None, typer.Option(help="The folder of the run's data set, if it has moved.")
-]
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a run or an ensemble.")]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        help="best (by validation Dice) or last (epoch) weights of a run; by default best."
-    ),
-]
-Folder = Annotated[Path | None, typer.Option(help="The run's folder; by default in runs/.")]
-Option = typer.Option
+MaybePath = Path | None
+MaybeText = str | None
+
+MovedData = Annotated[MaybePath, Option(help="The run's data set, if it has moved.")]
+RunFolder = Annotated[Path, Argument(help="The folder of a run or an ensemble.")]
+Weights = Annotated[MaybeText, Option(help="best (by validation Dice, the default) or last.")]
+CORRUPT = "Corrupt the images: name:severity (segcal list corruptions). Repeatable."
+CALIBRATORS = "A calibrator (segcal list calibrators); by default ts and lts."
+NOISE = "Gaussian noise of 0, 0.01 ... 0.05."
+IMAGES = "Images; channels of a case as name_0000, name_0001 ..."
+MAIN = {"dice": "mean", "asd": "mean", "hd95": "mean", "missed": "mean"}
+MAIN |= {"ece": "all", "cece": "all", "nll": "all"}  # the metrics that are shown, and their class
 
 
-@app.command(
-    epilog="Example: segcal train cases/hippocampus --loss mbls --set loss.margin=5 --out runs/mbls"
-)
+@app.command(epilog="Example: segcal train cases/hippocampus --loss mbls --set loss.margin=5")
 def train(
-    data: Annotated[
-        Path | None, typer.Argument(help="A prepared data set's folder; or data in --config.")
-    ] = None,
-    out: Folder = None,
-    config: Annotated[Path | None, Option(help="A TOML file with settings.")] = None,
-    loss: Annotated[str | None, Option(help="A loss; segcal list losses names them.")] = None,
-    network: Annotated[
-        str | None, Option(help="A network; segcal list networks names them.")
-    ] = None,
+    data: Annotated[MaybePath, Argument(help="A prepared data set; or data in --config.")] = None,
+    out: Annotated[MaybePath, Option(help="The run's folder; by default in runs/.")] = None,
+    config: Annotated[MaybePath, Option(help="A TOML file with settings.")] = None,
+    loss: Annotated[MaybeText, Option(help="A loss (segcal list losses).")] = None,
+    network: Annotated[MaybeText, Option(help="A network (segcal list networks).")] = None,
     epochs: Annotated[int | None, Option(help="Short for --set training.epochs=N.")] = None,
     fold: Annotated[int | None, Option(help="The fold, where there are several.")] = None,
     seed: Annotated[int | None, Option(help="Seed of weights and order.")] = None,
-    sets: Annotated[
-        list[str] | None, Option("--set", help="Any setting: key=value, such as network.width=8.")
-    ] = None,
+    sets: Annotated[Names, Option("--set", help="Any setting, such as network.width=8.")] = None,
     devices: Annotated[int | None, Option(help="Devices per node.")] = None,
     nodes: Annotated[int | None, Option(help="Nodes.")] = None,
-    strategy: Annotated[str | None, Option(help="Lightning's strategy: auto or ddp.")] = None,
-    precision: Annotated[
-        str | None, Option(help="Lightning's precision, such as 16-mixed or bf16-mixed.")
-    ] = None,
+    strategy: Annotated[MaybeText, Option(help="Lightning's strategy: auto or ddp.")] = None,
+    precision: Annotated[MaybeText, Option(help="Lightning's precision, such as 16-mixed.")] = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a network, or resume a run that was interrupted."""
-    before_torch()
     from segcal.config import run_settings
     from segcal.training import train as run
 
@@ -73,10 +62,8 @@ def train(
         return
     table = Table("run", "weights", "epoch", "val DSC", "val ECE", "seconds")
     for name in ("best", "last"):
-        kept = info.get(name, {})
-        scores = [f"{kept[key]:.4f}" if key in kept else "" for key in ("val_dice", "val_ece")]
-        seconds = str(info.get("seconds", ""))
-        table.add_row(str(folder), name, str(kept.get("epoch", "")), *scores, seconds)
+        scores = [f"{info[name][key]:.4f}" for key in ("val_dice", "val_ece")]
+        table.add_row(str(folder), name, str(info[name]["epoch"]), *scores, str(info["seconds"]))
     show(info | {"folder": str(folder)}, table, as_json)
 
 
@@ -92,13 +79,8 @@ def _default_folder(settings: RunSettings) -> Path:
 def evaluate(
     run: RunFolder,
     split: Annotated[str, Option(help="test, val or train.")] = "test",
-    corrupt: Annotated[
-        list[str] | None,
-        Option(help="Corrupt the images: name:severity (segcal list corruptions). Repeatable."),
-    ] = None,
-    noise_series: Annotated[
-        bool, Option("--noise-series", help="Gaussian noise of 0, 0.01 ... 0.05.")
-    ] = False,
+    corrupt: Annotated[Names, Option(help=CORRUPT)] = None,
+    noise_series: Annotated[bool, Option("--noise-series", help=NOISE)] = False,
     calibrator: Calibrator = "",
     weights: Weights = None,
     seed: Annotated[int, Option(help="Seed of the corruption.")] = 0,
@@ -107,7 +89,6 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score whole volumes: rows of scores.csv, and bins.json for reliability figures."""
-    before_torch()
     from segcal.corruptions import CORRUPTIONS
     from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
@@ -129,17 +110,13 @@ def evaluate(
 @app.command(epilog="Example: segcal calibrate runs/mbls --with ts --with lts")
 def calibrate(
     run: RunFolder,
-    names: Annotated[
-        list[str] | None,
-        Option("--with", help="A calibrator (segcal list calibrators); by default ts and lts."),
-    ] = None,
+    names: Annotated[Names, Option("--with", help=CALIBRATORS)] = None,
     weights: Weights = None,
     data: MovedData = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit post-hoc calibrators on the validation split, and add their test scores."""
-    before_torch()
     from segcal.fitting import calibrate as fit
     from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
@@ -151,60 +128,48 @@ def calibrate(
     for name, fact in facts.items():
         for line in fact["warnings"]:
             note(f"{name}: {line}", "warning")
-    tables = {"before": score(predictor)}
-    for name in wanted:
-        tables[name] = score(predictor, calibrator=name)
+    tables = {name or "before": score(predictor, calibrator=name) for name in ("", *wanted)}
     _show_scores(tables, as_json, facts)
 
 
-def _show_scores(
-    tables: dict[str, list[dict[str, Any]]], as_json: bool, facts: dict[str, Any] | None = None
-) -> None:
+def _show_scores(tables: Mapping[str, Any], as_json: bool, facts: Any = None) -> None:
     """Means over cases of the main metrics, a row per table."""
     from segcal.metrics import METRICS
 
     regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
-    mean = "mean (region)" if regions else "mean"
-    keys = dict.fromkeys(("dice", "asd", "hd95", "missed"), mean)
-    keys |= dict.fromkeys(("ece", "cece", "nll"), "all")
-    title = "mean over cases" + (", overlap and distances of regions" if regions else "")
-    table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in keys), title=title)
-    values: dict[str, Any] = {}
+    title = "mean over cases" + ", overlap and distances of regions" * regions
+    table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in MAIN), title=title)
+    values: dict[str, dict[str, float]] = {}
     for name, rows in tables.items():
-        means = {key: _mean(rows, key, kind) for key, kind in keys.items()}
-        values[name] = means
-        table.add_row(name, *(f"{value:.4g}" for value in means.values()))
+        values[name] = {}
+        for key, kind in MAIN.items():
+            is_region = regions and kind == "mean"
+            values[name][key] = _mean(rows, key, "mean (region)" if is_region else kind)
+        table.add_row(name, *(f"{value:.4g}" for value in values[name].values()))
     show(values if facts is None else {"scores": values, "fits": facts}, table, as_json)
 
 
 def _mean(rows: list[dict[str, Any]], metric: str, kind: str) -> float:
     values = []
     for row in rows:
-        if (row["metric"], row["class"]) == (metric, kind) and row["case"] != "pooled":
+        wanted = (row["metric"], row["class"]) == (metric, kind) and row["case"] != "pooled"
+        if wanted and not math.isnan(row["value"]):
             values.append(row["value"])
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else float("nan")
+    return sum(values) / len(values) if values else math.nan
 
 
-@app.command(
-    epilog="Example: segcal predict runs/mbls scan.nii.gz --out predictions --calibrator ts"
-)
+@app.command(epilog="Example: segcal predict runs/mbls scan.nii.gz --out predictions")
 def predict(
     run: RunFolder,
-    images: Annotated[
-        list[Path], typer.Argument(help="Images; channels of a case as name_0000, name_0001 ...")
-    ],
-    out: Annotated[Path, Option("--out", "-o", help="The folder of the predictions.")],
+    images: Annotated[list[Path], Argument(help=IMAGES)],
+    out: Annotated[Path, Out],
     calibrator: Calibrator = "",
     weights: Weights = None,
-    probabilities: Annotated[
-        bool, Option("--probabilities", help="Also write a map per class.")
-    ] = False,
+    probabilities: Annotated[bool, Option("--probabilities", help="A map per class too.")] = False,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Segment images: label map, confidence and volumes, in each image's own geometry."""
-    before_torch()
     from segcal.predicting import predict as apply
     from segcal.predictors import open_predictor
 
@@ -228,30 +193,20 @@ def predict(
 
 @app.command(epilog="Example: segcal ensemble runs/s0 runs/s1 runs/s2 --out runs/ensemble")
 def ensemble(
-    runs: Annotated[list[Path], typer.Argument(help="Finished runs on the same data and split.")],
-    out: Annotated[Path, Option("--out", "-o", help="The ensemble's folder.")],
-    average: Annotated[
-        str, Option(help="What is averaged: probs, or logits as in nnU-Net.")
-    ] = "probs",
-    calibrator: Annotated[
-        str, Option(help="Apply this calibrator of each run before averaging.")
-    ] = "",
+    runs: Annotated[list[Path], Argument(help="Finished runs on the same data and split.")],
+    out: Annotated[Path, Out],
+    average: Annotated[str, Option(help="Average probs, or logits as in nnU-Net.")] = "probs",
+    calibrator: Annotated[str, Option(help="Calibrate each run with it before averaging.")] = "",
     weights: Annotated[str, Option(help="The weights of the runs: best or last.")] = "best",
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
     """Average several runs; evaluate, calibrate, predict, compare and report take it like a run."""
-    before_torch()
     from segcal.predictors import make_ensemble
 
     options: dict[str, Any] = {"average": average, "calibrator": calibrator, "weights": weights}
     info = make_ensemble(runs, out, again=again, **options)
-    table = Table("ensemble", "members", "average", "weights", "calibrator")
-    row = [
-        str(len(info["members"])),
-        info["average"],
-        info["weights"],
-        info["calibrator"] or "none",
-    ]
-    table.add_row(str(out), *row)
+    table = Table("ensemble", "members", *options)
+    row = [info[key] or "none" for key in options]
+    table.add_row(str(out), str(len(info["members"])), *row)
     show(info | {"folder": str(out)}, table, as_json)

@@ -10,39 +10,32 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from typer import Argument, Option
 
-from segcal.cli.app import AsJson, app, note, show
+from segcal.cli.app import AsJson, Names, app, note, show
 from segcal.study.watch import State, Watch
 
 CPUS = "Threads of a cell; 1 unless the plan says more."
 GPUS = "GPUs of a cell, or a share of one; default: one if there are any, on a cluster none."
 SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # first in a full table
-Names = list[str] | None
+WORKERS = "Processes here; by default as many as cores or GPUs allow."
 
 
 @app.command(epilog="Example: segcal study paper --data cases/acdc --out studies/acdc --workers 4")
 def study(
-    plan: Annotated[str, typer.Argument(help="paper, quick, smoke, or a TOML file of your own.")],
-    data: Annotated[Names, typer.Option(help="A prepared data set. May be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="By default studies/PLAN-DATA.")] = None,
-    sets: Annotated[
-        Names, typer.Option("--set", help="Any key of the plan, such as network.width=8.")
-    ] = None,
-    only: Annotated[Names, typer.Option(help="Only this section. May be repeated.")] = None,
-    cell: Annotated[
-        Names, typer.Option(help="Only this cell, as --dry-run names it. May be repeated.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Run every cell with seeds 0 to N-1.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes here; by default as many as cores or GPUs allow.")
-    ] = None,
-    ray: Annotated[str, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = "",
-    cpus: Annotated[int | None, typer.Option("--cpus-per-cell", help=CPUS)] = None,
-    gpus: Annotated[float | None, typer.Option("--gpus-per-cell", help=GPUS)] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try cells again that failed.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the cells and estimate their time.")
-    ] = False,
+    plan: Annotated[str, Argument(help="paper, quick, smoke, or a TOML file of your own.")],
+    data: Annotated[Names, Option(help="A prepared data set. May be repeated.")] = None,
+    out: Annotated[Path | None, Option(help="By default studies/PLAN-DATA.")] = None,
+    sets: Annotated[Names, Option("--set", help="Any key, such as network.width=8.")] = None,
+    only: Annotated[Names, Option(help="Only this section. May be repeated.")] = None,
+    cell: Annotated[Names, Option(help="Only this cell of --dry-run. May be repeated.")] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Run every cell with seeds 0 to N-1.")] = None,
+    workers: Annotated[int | None, Option(help=WORKERS)] = None,
+    ray: Annotated[str, Option(help="Run on a Ray cluster: auto, or its address.")] = "",
+    cpus: Annotated[int | None, Option("--cpus-per-cell", help=CPUS)] = None,
+    gpus: Annotated[float | None, Option("--gpus-per-cell", help=GPUS)] = None,
+    retry: Annotated[bool, Option("--retry", help="Try cells again that failed.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="List the cells, estimate times.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Carry out a plan: many runs; validation chooses settings; the chosen are scored on test."""
@@ -67,9 +60,10 @@ def study(
         done = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, watch=board)
     show(done, _outcome_table(done), as_json)
     for name, error in done["failed"].items():
-        note(f"failed: {name}: {error}")
+        note(f"failed: {name}: {error}", "segcal")
     for name in done["undecided"]:
-        note(f"not run: {name} waits for a choice, but no setting to choose from was finished")
+        reason = "waits for a choice, but no setting to choose from was finished"
+        note(f"not run: {name} {reason}", "segcal")
     if done["failed"] or done["undecided"]:
         raise typer.Exit(1)
 

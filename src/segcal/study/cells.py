@@ -14,7 +14,6 @@ from segcal.study.jobs import After
 from segcal.study.sections import Section, section_runs, tunable
 from segcal.types import UserError
 
-Key = tuple[str, ...]  # ("training", "lr"), ("network", "unet", "width"), ("fold",)
 Protocol = tuple[str, ChosenNetwork, Training]
 
 
@@ -36,10 +35,8 @@ class Cell:
     @property
     def method(self) -> ChosenLoss:
         """The loss without the settings that the paper tunes."""
-        loss = self.settings.loss
-        tuned = tunable(loss.name)
-        fixed = {key: value for key, value in loss.settings.items() if key not in tuned}
-        return ChosenLoss(name=loss.name, **fixed)
+        values = self.settings.loss.model_dump(exclude=tunable(self.settings.loss.name))
+        return ChosenLoss(**values)
 
     @property
     def contender(self) -> tuple[ChosenLoss, Protocol]:
@@ -52,14 +49,18 @@ class Cell:
         return self.settings.loss, self.protocol
 
 
-def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset[Key]]:
+def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset[str]]:
     """The cells of all sections, each once, and the keys in which they differ."""
     origins: dict[tuple[RunSettings, bool], list[Section]] = {}
     for section in sections:
         for run in section_runs(section):
             origins.setdefault(run, []).append(section)
     runs = [settings for settings, _ in origins]
-    _check_inherited(sections, runs)
+    known = {key for run in runs for key in run.network.settings}
+    for key in sections[0].inherited:  # they are the same in all sections
+        if key not in known:
+            where = f"the setting {key!r} that its [network] gives"
+            raise UserError(f"no network of the plan has {where}")
     varying = _varying(runs)
 
     cells: dict[str, Cell] = {}
@@ -81,15 +82,6 @@ def spread_out(sections: Sequence[Section]) -> tuple[tuple[Cell, ...], frozenset
     return tuple(cells.values()), varying
 
 
-def _check_inherited(sections: Sequence[Section], runs: Sequence[RunSettings]) -> None:
-    known = {key for run in runs for key in run.network.settings}
-    for section in sections:
-        for key in section.inherited:
-            if key not in known:
-                where = f"the setting {key!r} that its [network] gives"
-                raise UserError(f"no network of the plan has {where}")
-
-
 def _choices(cell: Cell, tried: Sequence[Cell], network: str) -> tuple[str, ...]:
     """The cells that try the settings of a cell's loss: same fold, on the plan's main network."""
     candidates = []
@@ -99,10 +91,9 @@ def _choices(cell: Cell, tried: Sequence[Cell], network: str) -> tuple[str, ...]
             candidates.append(other)
     if len({other.contender for other in candidates}) != 1:
         reason = "it is tried in several ways" if candidates else "no section tries it"
-        raise UserError(
-            f"section {cell.sections[0]} wants the chosen setting of {cell.method.name}, but"
-            f" {reason} on {network} with the same data, fold and training"
-        )
+        wish = f"section {cell.sections[0]} wants the chosen setting of {cell.method.name}"
+        where = f"on {network} with the same data, fold and training"
+        raise UserError(f"{wish}, but {reason} {where}")
     return tuple(other.name for other in candidates)
 
 
@@ -110,41 +101,37 @@ def _without_network(cell: Cell) -> tuple[Any, ...]:
     return cell.method, cell.settings.data, cell.settings.fold, cell.settings.training
 
 
-def _varying(runs: Sequence[RunSettings]) -> frozenset[Key]:
+def _varying(runs: Sequence[RunSettings]) -> frozenset[str]:
     """The keys beside loss, network and seed that are part of names, because runs differ in them.
 
     Settings are compared between runs on the same data: each data set has a recipe of its own."""
-    values: dict[tuple[str, Key], set[Any]] = {}
+    values: dict[tuple[str, str], set[Any]] = {}
     for run in runs:
         for key, value in _options(run).items():
             values.setdefault((run.data, key), set()).add(value)
-    keys: set[Key] = {key for (_, key), different in values.items() if len(different) > 1}
+    keys: set[str] = {key for (_, key), different in values.items() if len(different) > 1}
     folders = {run.data for run in runs}
     if len(folders) > 1:
-        keys.add(("data",))
+        keys.add("data")
     if any(open_cases(Path(folder)).n_folds > 1 for folder in folders):
-        keys.add(("fold",))
+        keys.add("fold")
     return frozenset(keys)
 
 
-def _options(settings: RunSettings) -> dict[Key, Any]:
+def _options(settings: RunSettings) -> dict[str, Any]:
     """The settings of network and training."""
-    network = settings.network
-    options: dict[Key, Any] = {}
-    for key, value in network.settings.items():
-        options["network", network.name, key] = value
-    for key, value in settings.training.model_dump().items():
-        options["training", key] = value
-    return options
+    network, training = settings.network, settings.training.model_dump()
+    options = {f"{network.name}.{key}": value for key, value in network.settings.items()}
+    return options | {f"training.{key}": value for key, value in training.items()}
 
 
-def cell_name(settings: RunSettings, varying: frozenset[Key], *, waits: bool = False) -> str:
+def cell_name(settings: RunSettings, varying: frozenset[str], *, waits: bool = False) -> str:
     """A cell's folder: loss and its settings, network, what else varies in the plan, seed, fold.
 
     `waits`: validation has yet to choose the loss's setting."""
     loss = settings.loss
     tuned, defaults = tunable(loss.name), LOSSES[loss.name].settings
-    parts = [Path(settings.data).name] if ("data",) in varying else []
+    parts = [Path(settings.data).name] if "data" in varying else []
     parts += [loss.name, "chosen"] if waits else [loss.name]
     for key, value in sorted(loss.settings.items()):
         shown = not waits if key in tuned else value != defaults[key]
@@ -153,9 +140,9 @@ def cell_name(settings: RunSettings, varying: frozenset[Key], *, waits: bool = F
     parts.append(settings.network.name)
     for path, value in _options(settings).items():
         if path in varying:
-            parts.append(_part(path[-1], value))
+            parts.append(_part(path.partition(".")[2], value))
     parts.append(f"s{settings.seed}")
-    if ("fold",) in varying:
+    if "fold" in varying:
         parts.append(f"f{settings.fold}")
     return "-".join(parts)
 

@@ -47,8 +47,9 @@ class Ray:
 
     def _count(self) -> int:
         """How many cells fit on the cluster's nodes; waits for the first node to start."""
-        needs = {"CPU": self._needs["num_cpus"], "GPU": self._needs["num_gpus"]}
-        needs = {key: need for key, need in needs.items() if need}
+        needs = {"CPU": self._needs["num_cpus"]}
+        if self._needs["num_gpus"]:
+            needs["GPU"] = self._needs["num_gpus"]
         deadline = time.monotonic() + PATIENCE
         while True:
             n_cells = 0
@@ -70,14 +71,11 @@ class Ray:
         task = self._ray.remote(**options)(_task)
         for job in jobs:
             self._pending[task.options(name=f"{job.kind} {job.name}").remote(job)] = job
-        try:
-            while self._pending:
-                tick([job.name for job in self._pending.values()])
-                done, _ = self._ray.wait(list(self._pending), timeout=TICK)
-                for reference in done:
-                    yield self._pending.pop(reference), self._outcome(reference)
-        finally:
-            self._cancel()
+        while self._pending:
+            tick([job.name for job in self._pending.values()])
+            done, _ = self._ray.wait(list(self._pending), timeout=TICK)
+            for reference in done:
+                yield self._pending.pop(reference), self._outcome(reference)
 
     def _outcome(self, reference: Any) -> Outcome:
         try:
@@ -87,14 +85,11 @@ class Ray:
             return Outcome(f"its Ray task failed {RETRIES + 1} times; the last reason: {reason}")
         return outcome
 
-    def _cancel(self) -> None:
+    def close(self) -> None:
+        """Cancel this study's tasks and leave the cluster."""
         for reference in self._pending:
             self._ray.cancel(reference, force=True)
         self._pending = {}
-
-    def close(self) -> None:
-        """Cancel this study's tasks and leave the cluster."""
-        self._cancel()
         if not self._connected_before:
             self._ray.shutdown()
 

@@ -14,12 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from segcal.hardware import before_torch
 from segcal.study.jobs import Job, Outcome
@@ -38,17 +37,15 @@ Outcomes = Generator[tuple[Job, Outcome], None, None]
 
 
 class Engine(Protocol):
-    """Carries out jobs, some at a time."""
+    """Carries out jobs, `slots` at a time."""
 
-    slots: int  # how many at a time
+    slots: int
 
     def run(self, jobs: Sequence[Job], tick: Tick) -> Outcomes:
         """Each job with its outcome when it ends; `tick` gets the names of running cells."""
-        ...
 
     def close(self) -> None:
         """End processes and connections."""
-        ...
 
 
 def warm_up() -> None:
@@ -62,28 +59,18 @@ def warm_up() -> None:
     for key in list(os.environ):
         if key in RANKS or key.startswith(SCHEDULERS):
             ranks[key] = os.environ.pop(key)
+    # The server ignores Ctrl-C: this process answers it. Only its main thread can set signals.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
-        with _ignoring_interrupts():
-            forkserver.ensure_running()
+        forkserver.ensure_running()
     finally:
         os.environ.update(ranks)
+        if is_main:
+            signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C: the parent answers it with a sentence."""
-    if threading.current_thread() is not threading.main_thread():  # signals cannot be set there
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@dataclass
-class _Running:
+class _Running(NamedTuple):
     job: Job
     process: Any
     connection: Connection
@@ -228,10 +215,8 @@ def start_engine(
     places = _places(names, gpus)
     if len(places) < wanted:
         need = f"{wanted} cell{'s' if wanted > 1 else ''} at a time with {gpus:g} GPU each"
-        raise UserError(
-            f"{need} need more than CUDA finds here ({len(names)}); lower --workers, or"
-            " --gpus-per-cell (0: none)"
-        )
+        remedy = "lower --workers, or --gpus-per-cell (0: none)"
+        raise UserError(f"{need} need more than CUDA finds here ({len(names)}); {remedy}")
     return Local(len(places) if workers is None else workers, devices=places)
 
 

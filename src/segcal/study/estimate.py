@@ -55,19 +55,18 @@ def estimate(
         slots = engine.slots
 
     seconds = {protocol: timed[job.name] for protocol, job in jobs.items()}
-    rows = [_row(root, cell, seconds[cell.protocol]["train"]) for cell in cells]
+    rows = []
+    for cell in cells:
+        state = cell_state(root, cell)
+        row: dict[str, Any] = {"cell": cell.name, "sections": cell.sections, "status": state.step}
+        row |= {"waits": bool(cell.choices), "epochs": state.epochs, "epoch": state.epoch}
+        left = 1 - state.epoch / state.epochs
+        rows.append(row | {"seconds": seconds[cell.protocol]["train"] * left})
     finish = _finishing(root, cells, seconds)
     ready = [row["seconds"] for row in rows if not row["waits"]]
     waiting = [row["seconds"] for row in rows if row["waits"]]
     total = _duration([ready, waiting, finish], slots)
     return {"cells": rows, "finish": sum(finish), "workers": slots, "total": total}
-
-
-def _row(root: Path, cell: Cell, seconds: float) -> dict[str, Any]:
-    state = cell_state(root, cell)
-    row: dict[str, Any] = {"cell": cell.name, "sections": cell.sections, "status": state.step}
-    row |= {"waits": bool(cell.choices), "epochs": state.epochs, "epoch": state.epoch}
-    return row | {"seconds": seconds * (1 - state.epoch / state.epochs)}
 
 
 def _finishing(root: Path, cells: Sequence[Cell], seconds: dict[Any, Any]) -> list[float]:

@@ -75,12 +75,12 @@ def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     by_checksum = {cases.info["checksum"]: cases for cases in data.values()}
     known = {}
     for folder in folders.run_folders(root):
-        info = None
-        with suppress(UserError):  # a damaged run: `train` names the remedy
+        try:
             info = folders.read_run(folder)
-        if info is not None:
-            folders.refuse_packed(folder, info)
-            known[folder.name] = _deciding(info, by_checksum)
+        except UserError:  # a damaged run: `train` names the remedy
+            continue
+        folders.refuse_packed(folder, info)
+        known[folder.name] = _deciding(info, by_checksum)
     names = {}
     for cell in cells:
         wanted = data[cell.settings.data].info["checksum"], cell.settings.deciding
@@ -88,9 +88,8 @@ def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         if same:
             names[cell.name] = same[-1]
         elif cell.name in known:
+            reason = f"was started with another {_difference(known[cell.name], wanted)}"
             folder = folders.cell_folder(root, cell.name)
-            other = _difference(known[cell.name], wanted)
-            reason = f"was started with another {other}"
             raise UserError(f"{folder} {reason}; choose another --out for this plan")
     renamed = []
     for cell in cells:

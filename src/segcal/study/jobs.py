@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,8 @@ class After:
     weights: tuple[str, ...] = ("best",)
 
     def __or__(self, other: After) -> After:
-        return After(
-            _union(self.calibrators, other.calibrators),
-            _union(self.corruptions, other.corruptions),
-            _union(self.weights, other.weights),
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return After(*(tuple(dict.fromkeys(mine + theirs)) for mine, theirs in pairs))
 
     @property
     def conditions(self) -> tuple[tuple[str, str, str], ...]:
@@ -30,10 +27,6 @@ class After:
         calibrated = [("", name) for name in self.calibrators]
         pairs = [("", ""), *corrupted, *calibrated]
         return tuple((weights, *pair) for weights, pair in product(self.weights, pairs))
-
-
-def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(first + second))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from segcal.config import checked
 from segcal.study.cells import Cell, cell_name
 from segcal.study.engines import Engine, start_engine
 from segcal.study.folder import adopted, cell_state, follow_data, is_scored, is_trained, record_plan
-from segcal.study.jobs import After, Job, Outcome
+from segcal.study.jobs import After, Job
 from segcal.study.plan import Plan
 from segcal.study.sections import tunable
 from segcal.study.selection import RULE, Choice, choose, choose_all
@@ -63,7 +63,13 @@ class _Study:
         self.waiting = [cell for cell in self.plan.cells if cell.choices]
         for cell in self.cells.values():
             follow_data(self.root, cell)
-        self._report_earlier()
+        n_trained = sum(is_trained(self.root, name) for name in self.cells)
+        if n_trained:
+            self.watch.say(f"{n_trained} of {len(self.plan.cells)} cells are trained already")
+        for name in [name for name in self.failed if name in self.cells]:
+            skipped = "not scored again" if is_trained(self.root, name) else "left out"
+            reason = f"{name}: {self.failed[name]}"
+            self.watch.say(f"{skipped}, it failed before (--retry tries it again): {reason}")
         self._do(self._trainings())
         self._settle()
         # Trainings first: they are long, and scoring fills the gaps at their end.
@@ -73,22 +79,10 @@ class _Study:
         self._note()
         with suppress(OSError):
             folders.cell_log(self.root, "").parent.rmdir()  # if no process left a log
-        return {
-            "out": str(self.root),
-            "contenders": [choice.record() for choice in choices],
-            "failed": {name: why for name, why in self.failed.items() if name in self.cells},
-            "undecided": [cell.name for cell in self.waiting],
-        }
-
-    def _report_earlier(self) -> None:
-        n_trained = sum(is_trained(self.root, name) for name in self.cells)
-        if n_trained:
-            self.watch.say(f"{n_trained} of {len(self.plan.cells)} cells are trained already")
-        for name in self.failed:
-            if name in self.cells:
-                skipped = "not scored again" if is_trained(self.root, name) else "left out"
-                reason = f"{name}: {self.failed[name]}"
-                self.watch.say(f"{skipped}, it failed before (--retry tries it again): {reason}")
+        failed = {name: why for name, why in self.failed.items() if name in self.cells}
+        undecided = [cell.name for cell in self.waiting]
+        outcome: dict[str, Any] = {"out": str(self.root), "failed": failed, "undecided": undecided}
+        return outcome | {"contenders": [choice.record() for choice in choices]}
 
     def _settle(self) -> None:
         """Give the cells that wait for a choice the setting that was chosen in their fold."""
@@ -152,21 +146,19 @@ class _Study:
 
         with closing(self.engine.run(jobs, tick)) as outcomes:
             for job, outcome in outcomes:
-                line = self._record(job, outcome)
+                if outcome.error:
+                    self.failed[job.name] = outcome.error
+                    line = f"failed: {job.name}: {outcome.error}"
+                elif job.kind == "finish":
+                    self.finished.add(job.name)
+                    line = f"scored: {job.name}"
+                else:
+                    line = f"trained: {job.name}: validation DSC {outcome.value['val_dice']:.4f}"
                 tick(())  # before the line, which may show the progress of all cells
                 self.watch.say(line)
                 for warning in outcome.value.get("warnings", ()):
                     self.watch.say(f"warning: {job.name}: {warning}")
                 self._note()
-
-    def _record(self, job: Job, outcome: Outcome) -> str:
-        if outcome.error:
-            self.failed[job.name] = outcome.error
-            return f"failed: {job.name}: {outcome.error}"
-        if job.kind == "finish":
-            self.finished.add(job.name)
-            return f"scored: {job.name}"
-        return f"trained: {job.name}: validation DSC {outcome.value['val_dice']:.4f}"
 
     def _states(self, scoring: Collection[str] = ()) -> dict[str, State]:
         states = {}

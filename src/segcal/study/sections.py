@@ -7,17 +7,53 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, Field
 
-from segcal.config import ChosenLoss, ChosenNetwork, RunSettings, checked
-from segcal.folders import CaseSet, open_cases
+from segcal.calibrators import CALIBRATORS
+from segcal.config import ChosenLoss, ChosenNetwork, OneOrMore, RunSettings, checked
+from segcal.corruptions import CORRUPTIONS, parse
+from segcal.folders import WEIGHTS, CaseSet, open_cases
 from segcal.losses import LOSSES, Criterion
 from segcal.networks import NETWORKS, build_network
 from segcal.study.jobs import After
 from segcal.training import resolved
 from segcal.types import UserError, check_choice
+
+NOISE = "gaussian_noise"
+
+
+class AfterTable(BaseModel, extra="forbid", frozen=True):
+    """The `[after]` of a plan: what is done with the chosen runs."""
+
+    calibrators: list[str] = []
+    noise: bool = False  # the paper's series
+    corruptions: list[str] = []
+    weights: list[str] = Field(default=[*After().weights], min_length=1)
+
+
+class SectionTable(BaseModel, extra="forbid", frozen=True):
+    """The keys of a section; in most of them a list means a run for every value."""
+
+    data: OneOrMore = ()
+    seed: Any = 0
+    fold: Any = 0
+    loss: Any = "ce"  # a name, a table with a name, or a list of these
+    network: Any = {}
+    training: dict[str, Any] = {}
+    grid: Literal["paper"] | None = None
+    setting: Literal["chosen"] | None = None
+    after: AfterTable = AfterTable()
+
+    def merged(self, other: SectionTable) -> SectionTable:
+        """The other's values, and this table's where the other gives none."""
+        values = self.model_dump(exclude_unset=True, include=set(SectionTable.model_fields))
+        for key, value in other.model_dump(exclude_unset=True).items():
+            is_part = key in ("training", "after")
+            values[key] = values.get(key, {}) | value if is_part else value
+        return SectionTable(**values)
 
 
 @dataclass(frozen=True)
@@ -25,27 +61,27 @@ class Section:
     """A section of a plan, with the values that the top of the plan gives to all sections."""
 
     name: str
-    values: Mapping[str, Any]  # data, seed, fold, loss, network, training, machine, grid, setting
-    base: Any  # the network at the top of the plan: a name, a table, or a list of these
-    after: After
+    table: SectionTable
+    main_network: str  # on which settings are tuned
+    inherited: Mapping[str, Any]  # the plan's settings for every network that has them
+    machine: Mapping[str, Any]
 
     @property
-    def inherited(self) -> dict[str, Any]:
-        """The settings at the top of the plan that hold for every network that has them."""
-        table = self.base if isinstance(self.base, Mapping) else {}
-        return {key: value for key, value in table.items() if key != "name"}
-
-    @property
-    def main_network(self) -> str:
-        """The network on which settings are tuned."""
-        return str(_networks(self, self.base)[0]["name"])
-
-    def option(self, key: str, word: str) -> bool:
-        """Whether the section has a key, which can only have this word as its value."""
-        value = self.values.get(key)
-        if value not in (None, word):
-            raise UserError(f"{key} of [studies.{self.name}] can only be {word!r}; got {value!r}")
-        return value is not None
+    def after(self) -> After:
+        """What is done with the chosen runs of this section."""
+        table = self.table.after
+        for name in table.calibrators:
+            check_choice("calibrator", name, tuple(CALIBRATORS))
+        for name in table.weights:
+            check_choice("weights", name, WEIGHTS)
+        wanted = [(NOISE, severity) for severity in CORRUPTIONS[NOISE].severities if table.noise]
+        wanted += [parse(text) for text in table.corruptions]
+        corruptions = []
+        for key, severity in wanted:
+            if severity != CORRUPTIONS[key].neutral:
+                corruptions.append(f"{key}:{severity:g}")
+        words = (table.calibrators, corruptions, table.weights)
+        return After(*(tuple(dict.fromkeys(row)) for row in words))
 
 
 def tunable(loss: str) -> set[str]:
@@ -55,23 +91,19 @@ def tunable(loss: str) -> set[str]:
 
 def section_runs(section: Section) -> Iterator[tuple[RunSettings, bool]]:
     """The settings of every run, and whether validation has yet to choose its loss's setting."""
-    values, chosen = section.values, section.option("setting", "chosen")
-    losses, networks = _losses(section), _networks(section, section.values["network"])
-    trainings, seeds = _product(values["training"]), _listed(values.get("seed", 0))
-    for data in _listed(values.get("data")):
-        if not isinstance(data, str):
-            where = f"data of [studies.{section.name}]"
-            raise UserError(f"{where} must be a folder's name, or several; got {data!r}")
+    table = section.table
+    losses, networks = _losses(section), _networks(section)
+    trainings, seeds = _product(table.training), _listed(table.seed)
+    for data in table.data:
         cases = open_cases(Path(data))
-        fold = values.get("fold", 0)
-        folds = range(cases.n_folds) if fold == "all" else _listed(fold)
-        run = {"data": str(cases.root.resolve()), "machine": values["machine"]}
+        folds = range(cases.n_folds) if table.fold == "all" else _listed(table.fold)
+        run = {"data": str(cases.root.resolve()), "machine": section.machine}
         for loss, network, training, seed, k in product(losses, networks, trainings, seeds, folds):
             run |= {"loss": loss, "network": network, "training": training}
             settings = checked(run | {"seed": seed, "fold": k})
             _check(settings, cases)
             open_keys = tunable(settings.loss.name) - set(loss)
-            yield resolved(settings, cases), bool(chosen and open_keys)
+            yield resolved(settings, cases), bool(table.setting and open_keys)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -92,8 +124,10 @@ def _product(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(table, row, strict=True)) for row in product(*values)]
 
 
-def _tables(value: Any, family: str, rows: Mapping[str, Any], default: str) -> list[dict[str, Any]]:
+def named_tables(value: Any, family: str) -> list[dict[str, Any]]:
     """The losses or networks of a plan: a name, a table with a name, or a list of these."""
+    rows: Mapping[str, Any] = LOSSES if family == "loss" else NETWORKS
+    default = ChosenLoss().name if family == "loss" else ChosenNetwork().name
     tables: list[dict[str, Any]] = []
     for item in _listed(value):
         if not isinstance(item, (str, Mapping)):
@@ -108,22 +142,21 @@ def _tables(value: Any, family: str, rows: Mapping[str, Any], default: str) -> l
 
 def _losses(section: Section) -> list[dict[str, Any]]:
     """The losses; with a grid, each with every row of settings that the paper tried."""
-    has_grid = section.option("grid", "paper")
-    if has_grid and section.option("setting", "chosen"):
+    if section.table.grid and section.table.setting:
         where = f"[studies.{section.name}]"
         raise UserError(f"{where} has both a grid and a chosen setting; leave one out")
     losses: list[dict[str, Any]] = []
-    for table in _tables(section.values.get("loss", "ce"), "loss", LOSSES, "ce"):
-        rows = LOSSES[table["name"]].grid if has_grid else ({},)
+    for table in named_tables(section.table.loss, "loss"):
+        rows = LOSSES[table["name"]].grid if section.table.grid else ({},)
         losses += [{**row, **table} for row in rows]  # the plan's values replace the grid's
     return _unique(losses)
 
 
-def _networks(section: Section, value: Any) -> list[dict[str, Any]]:
+def _networks(section: Section) -> list[dict[str, Any]]:
     """The networks, each with those inherited settings that it has, or that none has (an error)."""
     known_anywhere = {key for row in NETWORKS.values() for key in row.settings}
     networks: list[dict[str, Any]] = []
-    for table in _tables(value, "network", NETWORKS, "unet"):
+    for table in named_tables(section.table.network, "network"):
         others = known_anywhere - set(NETWORKS[table["name"]].settings)
         taken = {key: given for key, given in section.inherited.items() if key not in others}
         networks += _product(taken | table)

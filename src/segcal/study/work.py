@@ -21,16 +21,23 @@ from segcal.study.jobs import Job, Outcome
 from segcal.training import train
 from segcal.types import UserError
 
-PATIENCE = 600.0
-"""Seconds to wait for another process at the same run, such as one on a node that was given up."""
+PATIENCE = 600.0  # seconds to wait for a process at the same run, perhaps on a lost node
 
 
 def work(job: Job) -> Outcome:
     """Do a job; any failure becomes one sentence."""
     _print_to(job.log)
     torch.set_num_threads(job.cpus)
+    deadline = time.monotonic() + PATIENCE
     try:
-        value = _patiently(job)
+        while True:
+            try:
+                value = KINDS[job.kind](job)
+                break
+            except BusyError:  # that process may finish the work, or die and leave it
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
     except UserError as error:
         return Outcome(str(error))
     except Exception as error:
@@ -43,27 +50,14 @@ def work(job: Job) -> Outcome:
     return Outcome(value=value)
 
 
-def _patiently(job: Job) -> dict[str, Any]:
-    """Wait while another process holds the run: it may finish the work, or die and leave it."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return KINDS[job.kind](job)
-        except BusyError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
-
-
 def _print_to(path: Path | None) -> None:
     """Send everything that this process prints, also from C++, to a file, or nowhere."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for stream in (sys.stdout, sys.stderr):
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         stream.flush()
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+        os.dup2(file, number)
     os.close(file)
 
 

@@ -15,31 +15,16 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from segcal import folders
 from segcal.config import RunSettings, checked
 from segcal.data.inspect import counts_pixels
 from segcal.data.sampling import EpochSampler, ShareOfCases
 from segcal.data.slices import Batches, Slices
-from segcal.folders import (
-    REMOVED,
-    WEIGHTS,
-    CaseSet,
-    alone,
-    checkpoint_path,
-    is_empty_run,
-    is_run,
-    open_cases,
-    read_log,
-    read_run,
-    refuse_packed,
-    remove_run,
-    sweep_run,
-    weights_path,
-    write_run,
-)
+from segcal.folders import CaseSet
 from segcal.hardware import keep_pages
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
@@ -51,6 +36,9 @@ from segcal.types import IGNORE, UserError, check_choice
 
 __all__ = ["Keep", "Segmentation", "facts", "resolved", "train"]
 
+# What Lightning prints for its developers, and its advertisements.
+HIDDEN = "LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU available"
+
 
 def train(
     settings: RunSettings, out: Path, *, again: bool = False, progress: bool = True
@@ -58,22 +46,23 @@ def train(
     """Train a run, or resume it; returns the content of `run.json`.
 
     A finished run is skipped unless `again`."""
-    cases = open_cases(Path(settings.data))
-    slices = _slices(settings, cases)
+    cases = folders.open_cases(Path(settings.data))
+    chosen: dict[str, Any] = settings.training.model_dump(include={"keep_empty", "augment"})
+    slices = Slices(cases, "train", fold=settings.fold, **chosen)
     model = Segmentation(settings, cases, slices)  # checks loss and network before any writing
     settings = resolved(settings, cases)
-    _quieten()
-    keep, last = Keep(out), checkpoint_path(out)
+    keep, last = Keep(out), folders.checkpoint_path(out)
     trainer, validation = _trainer(settings, out, keep, progress), _case_loader(cases, settings)
     # Of several processes only the first writes to the run's folder.
     info: dict[str, Any] = {"status": "running"}
     with ExitStack() as held:
 
         def begin() -> str:
-            if not is_run(out) and not is_empty_run(out):
+            if not folders.is_run(out) and not folders.is_empty_run(out):
                 raise UserError(f"{out} exists and is not a run; choose another --out")
-            held.enter_context(alone(out))
-            info.update(_begin(settings, out, cases, slices, trainer, again))
+            held.enter_context(folders.alone(out))
+            accelerator = type(trainer.accelerator).__name__
+            info.update(_begin(settings, out, cases, slices, accelerator, again))
             if info["status"] == "finished":
                 return "skip"
             values = settings.model_dump(mode="json")
@@ -89,56 +78,46 @@ def train(
         loggers.end(trainer.loggers)
         if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
             info |= {"status": "finished"} | keep.facts | _totals(out)
-            write_run(out, info)
+            folders.write_run(out, info)
     return info
 
 
 def resolved(settings: RunSettings, cases: CaseSet) -> RunSettings:
     """The same settings with every default written out, so that later defaults do not matter."""
     values = settings.model_dump(mode="json")
+    if values["loss"].get("ignore_index", IGNORE) != IGNORE:
+        raise UserError(f"a run marks ignored voxels with {IGNORE}; leave loss.ignore_index out")
     for part, table in (("loss", LOSSES), ("network", NETWORKS)):
         defaults: dict[str, Any] = table[values[part]["name"]].settings
-        if values[part].get("ignore_index", IGNORE) != IGNORE:
-            raise UserError(
-                f"a run marks ignored voxels with {IGNORE}; leave loss.ignore_index out"
-            )
-        given = dict(values[part])
-        for key, value in given.items():
+        for key, value in values[part].items():
             if isinstance(defaults.get(key), float):
-                given[key] = float(value)
-        values[part] = {"name": values[part]["name"]} | defaults | given
+                values[part][key] = float(value)
+        values[part] = {"name": values[part]["name"]} | defaults | values[part]
     if settings.training.keep_empty is None:
         values["training"]["keep_empty"] = cases.info["settings"]["recipe"]["keep_empty"]
     return checked(values)
 
 
 def _begin(
-    settings: RunSettings,
-    out: Path,
-    cases: CaseSet,
-    slices: Slices,
-    trainer: L.Trainer,
-    again: bool,
+    settings: RunSettings, out: Path, cases: CaseSet, slices: Slices, accelerator: str, again: bool
 ) -> dict[str, Any]:
     """The content of `run.json`: of the run that resumes, or of a new one."""
     cases.check_content()
-    sweep_run(out)
+    folders.sweep_run(out)
     where = str(cases.root.absolute())
-    if is_run(out):
-        info = read_run(out)
-        refuse_packed(out, info)
-        if again or info["status"] == REMOVED:
-            remove_run(out, loggers.FILES)
-        else:
+    if folders.is_run(out):
+        info = folders.read_run(out)
+        folders.refuse_packed(out, info)
+        if not again and info["status"] != folders.REMOVED:
             return _resumed(out, info, settings, cases, where)
+        folders.remove_run(out, loggers.FILES)
     values = settings.model_dump(mode="json") | {"data": where}
-    accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()
-    values["machine"]["accelerator"] = accelerator
+    values["machine"]["accelerator"] = accelerator.removesuffix("Accelerator").lower()
     info = {"id": identity(), "status": "running", "settings": values}
     info |= {"data": facts(cases, settings.fold), "frame": list(slices.shape)}
     info |= {"versions": versions()}
     out.mkdir(parents=True, exist_ok=True)
-    write_run(out, info)
+    folders.write_run(out, info)
     return info
 
 
@@ -153,31 +132,21 @@ def _resumed(
         raise UserError(f"{out} was started with another {', '.join(differ)}; {start_over}")
     if info["data"]["checksum"] != cases.info["checksum"]:
         raise UserError(f"{cases.root} has changed since {out} was started; {start_over}")
-    for weights in WEIGHTS:
-        if weights in info and not weights_path(out, weights).is_file():
+    for weights in folders.WEIGHTS:
+        if weights in info and not folders.weights_path(out, weights).is_file():
             raise UserError(f"{out} is finished but has lost its weights; train it with --again")
     if info["settings"]["data"] != where:  # the same data have moved
         info["settings"]["data"] = where
-        write_run(out, info)
+        folders.write_run(out, info)
     return info
 
 
 def _totals(out: Path) -> dict[str, Any]:
     """Seconds and memory over all epochs, also those before an interruption."""
-    rows = read_log(out, columns=("seconds", "memory_mb"))
+    rows = folders.read_log(out, columns=("seconds", "memory_mb"))
     seconds = sum(float(row["seconds"]) for row in rows)
     memory = max(float(row["memory_mb"]) for row in rows)
     return {"seconds": round(seconds, 2), "peak_memory_mb": round(memory)}
-
-
-def _quieten() -> None:
-    """Hide what Lightning prints for its developers, and its advertisements."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    hidden = (
-        "LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_dist|GPU available"
-    )
-    warnings.filterwarnings("ignore", message=f".*({hidden}).*")
 
 
 def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
@@ -195,25 +164,24 @@ def facts(cases: CaseSet, fold: int = 0) -> dict[str, Any]:
 
 
 def _trainer(settings: RunSettings, out: Path, keep: Keep, progress: bool) -> L.Trainer:
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=f".*({HIDDEN}).*")
     machine = settings.machine
     loggers.check(machine.loggers)
     check_choice("strategy", machine.strategy, processes.STRATEGIES)
-    last = checkpoint_path(out)
+    options: dict[str, Any] = machine.model_dump(include={"devices", "strategy", "precision"})
+    # On a Mac, "auto" would be its GPU, which is untested.
+    on_mac = machine.accelerator == "auto" and torch.backends.mps.is_available()
+    options["accelerator"] = "cpu" if on_mac else machine.accelerator
     # One checkpoint after every epoch; Lightning's own `save_last` waits for the end of the run.
-    resume = ModelCheckpoint(
-        last.parent, last.stem, save_on_train_epoch_end=True, enable_version_counter=False
-    )
-    callbacks: list[Callback] = [keep, Log(out), resume]
-    if progress:
-        callbacks.append(Bar())
-    options: dict[str, Any] = {
-        "accelerator": _accelerator(machine.accelerator),
-        "devices": machine.devices,
+    last = folders.checkpoint_path(out)
+    saving: dict[str, Any] = {"save_on_train_epoch_end": True, "enable_version_counter": False}
+    resume = ModelCheckpoint(last.parent, last.stem, **saving)
+    options |= {
         "num_nodes": machine.nodes,
-        "strategy": machine.strategy,
-        "precision": machine.precision,
         "max_epochs": settings.training.epochs,
-        "callbacks": callbacks,
+        "callbacks": [keep, Log(out), resume, *([Bar()] if progress else [])],
         "logger": False,  # loggers start when the run's folder exists
         "enable_progress_bar": progress,
         "enable_model_summary": False,
@@ -232,17 +200,6 @@ def _trainer(settings: RunSettings, out: Path, keep: Keep, progress: bool) -> L.
     return trainer
 
 
-def _accelerator(name: str) -> str:
-    """The accelerator asked for; `auto` is Lightning's choice, but the CPU on an untried Mac."""
-    return "cpu" if name == "auto" and torch.backends.mps.is_available() else name
-
-
-def _slices(settings: RunSettings, cases: CaseSet) -> Slices:
-    training = settings.training
-    options: dict[str, Any] = {"keep_empty": training.keep_empty, "augment": training.augment}
-    return Slices(cases, "train", fold=settings.fold, **options)
-
-
 def _loader(
     settings: RunSettings, slices: Slices, order: EpochSampler
 ) -> DataLoader[tuple[Tensor, Tensor]]:
@@ -256,8 +213,6 @@ def _loader(
 def _case_loader(cases: CaseSet, settings: RunSettings) -> DataLoader[str]:
     ids = cases.split("val", settings.fold)
     if not ids:
-        raise UserError(
-            f"{cases.root} has no validation case in fold {settings.fold}; choosing a checkpoint"
-            " needs one"
-        )
+        where = f"{cases.root} has no validation case in fold {settings.fold}"
+        raise UserError(f"{where}; choosing a checkpoint needs one")
     return DataLoader(ShareOfCases(ids), batch_size=None)

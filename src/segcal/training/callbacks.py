@@ -26,9 +26,7 @@ class Checkpoints(TorchCheckpointIO):
 
     Lightning writes them to the system's temporary folder, and its last move may be a copy."""
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Write, then rename."""
         target = Path(path)
         try:
@@ -40,14 +38,11 @@ class Checkpoints(TorchCheckpointIO):
             reason = error.__context__ if isinstance(error, RuntimeError) else error
             if not isinstance(reason, OSError):
                 raise
-            raise UserError(
-                f"cannot write {target}: {reason.strerror or reason}; make room, and the same"
-                " command goes on from the epoch before"
-            ) from None
+            failure = f"cannot write {target}: {reason.strerror or reason}"
+            remedy = "make room, and the same command goes on from the epoch before"
+            raise UserError(f"{failure}; {remedy}") from None
 
-    def load_checkpoint(
-        self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         """Read tensors and simple values, nothing else."""
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -70,18 +65,13 @@ class Keep(Callback):
         if math.isnan(scores["val_dice"]):
             scores["val_dice"] = 0.0
         facts = {"epoch": trainer.current_epoch} | scores
-        if "best" not in self.facts or facts["val_dice"] > self.facts["best"]["val_dice"]:
-            self._save("best", facts, trainer, pl_module)
-        if trainer.current_epoch + 1 == trainer.max_epochs:
-            self._save("last", facts, trainer, pl_module)
-
-    def _save(
-        self, name: str, facts: dict[str, Any], trainer: L.Trainer, module: L.LightningModule
-    ) -> None:
-        self.facts[name] = facts
-        if trainer.is_global_zero:
-            network = cast(Segmentation, module).network
-            save_weights(weights_path(self.out, name), network.state_dict())
+        is_best = "best" not in self.facts or facts["val_dice"] > self.facts["best"]["val_dice"]
+        is_last = trainer.current_epoch + 1 == trainer.max_epochs
+        for name in ["best"] * is_best + ["last"] * is_last:
+            self.facts[name] = facts
+            if trainer.is_global_zero:
+                network = cast(Segmentation, pl_module).network
+                save_weights(weights_path(self.out, name), network.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         """Goes into the checkpoint, so that a resumed run knows its best epoch."""

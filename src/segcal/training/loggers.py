@@ -18,11 +18,8 @@ from segcal.types import UserError, check_choice
 
 def _mlflow(out: Path) -> Logger:
     here = f"sqlite:///{(out / 'mlflow.db').absolute()}"  # MLflow has given up plain files
-    return loggers.MLFlowLogger(
-        run_name=out.name,
-        tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", here),
-        artifact_location=str((out / "mlflow").absolute()),
-    )
+    uri, files = os.environ.get("MLFLOW_TRACKING_URI", here), str((out / "mlflow").absolute())
+    return loggers.MLFlowLogger(run_name=out.name, tracking_uri=uri, artifact_location=files)
 
 
 LOGGERS = {
@@ -50,10 +47,8 @@ def begin(names: tuple[str, ...], out: Path, settings: dict[str, Any]) -> list[L
             logger.log_hyperparams(settings)
         except Exception as error:  # each has its own: no account, no server, no permission
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(
-                f"the logger {name} does not work ({reason}); correct it, or leave it out of"
-                " machine.loggers"
-            ) from None
+            remedy = "correct it, or leave it out of machine.loggers"
+            raise UserError(f"the logger {name} does not work ({reason}); {remedy}") from None
         begun.append(logger)
     return begun
 

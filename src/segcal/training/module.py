@@ -20,9 +20,7 @@ from segcal.networks import build_network
 from segcal.predictors.run import volume_logits
 from segcal.types import UserError
 
-PARTS_EVERY = (
-    20  # batches between looks at the parts of a loss, which cost a pass over the logits each
-)
+PARTS_EVERY = 20  # batches; each part of a loss costs a pass over the logits
 
 
 class Segmentation(L.LightningModule):
@@ -34,11 +32,9 @@ class Segmentation(L.LightningModule):
         self.order = EpochSampler(len(slices), settings.training.batch, settings.seed)
         torch.manual_seed(settings.seed)
         n_classes = len(cases.classes) + 1
-        network = build_network(
-            settings.network.name, len(cases.channels), n_classes, **settings.network.settings
-        )
-        self.network = channels_last(network)
-        loss = settings.loss
+        loss, network = settings.loss, settings.network
+        built = build_network(network.name, len(cases.channels), n_classes, **network.settings)
+        self.network = channels_last(built)
         self.criterion = Criterion(loss.name, n_classes=n_classes, **loss.settings)
         self.overlap = OverlapScores(n_classes, distances=False)
         self.calibration = CalibrationScores(n_classes)
@@ -46,9 +42,7 @@ class Segmentation(L.LightningModule):
         self.counts: dict[str, int] = {}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the order of the next epoch: Lightning asks for the first batches before it
-        tells which epoch it is.
-        """
+        """Set the order of the next epoch: Lightning asks for batches before it sets the epoch."""
         self.order.set_epoch(checkpoint["epoch"] + 1)
 
     def on_train_epoch_start(self) -> None:
@@ -63,10 +57,8 @@ class Segmentation(L.LightningModule):
         loss: Tensor = self.criterion(logits, label)
         value = loss.item()
         if not math.isfinite(value):
-            raise UserError(
-                f"the loss is {value} in epoch {self.current_epoch}; lower training.lr or the"
-                " loss's weight"
-            )
+            where = f"the loss is {value} in epoch {self.current_epoch}"
+            raise UserError(f"{where}; lower training.lr or the loss's weight")
         self._note("loss", value)
         if index % PARTS_EVERY == 0:
             for name, part in self.criterion.parts(logits, label).items():
@@ -87,20 +79,15 @@ class Segmentation(L.LightningModule):
         if not id:
             return
         image, label = volume(self.cases, id)
-        image, label = (
-            image.to(self.device, next(self.network.parameters()).dtype),
-            label.to(self.device),
-        )
-        logits = volume_logits(self.network, image, self.frame).movedim(0, 1)[
-            None
-        ]  # (1, K, D, H, W)
-        self.overlap.update(logits, label[None], spacing=None)
-        self.calibration.update(logits, label[None])
+        image = image.to(self.device, next(self.network.parameters()).dtype)
+        label = label.to(self.device)[None]
+        slices = volume_logits(self.network, image, self.frame)  # (D, K, H, W)
+        logits = slices.movedim(0, 1)[None]
+        self.overlap.update(logits, label, spacing=None)
+        self.calibration.update(logits, label)
 
     def on_validation_epoch_end(self) -> None:
-        """The scores of all processes; the mean volume Dice chooses the checkpoint, and a loss with
-        state learns from all of them.
-        """
+        """Log the scores of all processes; a loss with state learns from them."""
         overlap, calibration = self.overlap.compute(), self.calibration.compute()
         scores = {"val_dice": overlap["dice_mean"], "val_ece": calibration["ece"]}
         for name, value in scores.items():

@@ -31,16 +31,13 @@ def check(trainer: L.Trainer) -> None:
     strategy = trainer.strategy
     sizes = {"num_devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
     if isinstance(strategy.launcher, _MultiProcessingLauncher):  # its processes return nothing
-        raise UserError(
-            "a notebook cannot train on several devices; use segcal train, or machine.devices=1"
-        )
+        remedy = "use segcal train, or machine.devices=1"
+        raise UserError(f"a notebook cannot train on several devices; {remedy}")
     if isinstance(strategy, DDPStrategy):
         environment = strategy.cluster_environment
         if isinstance(environment, LightningEnvironment) and trainer.num_nodes > 1:
-            raise UserError(
-                "several nodes need srun or torchrun to start their processes; got nodes"
-                f" {trainer.num_nodes}"
-            )
+            rule = "several nodes need srun or torchrun to start their processes"
+            raise UserError(f"{rule}; got nodes {trainer.num_nodes}")
         if environment is not None:
             environment.validate_settings(**sizes)
     elif TorchElasticEnvironment.detect():
@@ -60,9 +57,8 @@ def decided(trainer: L.Trainer, decide: Callable[[], T]) -> T | None:
             decision = decide()
         except Exception as error:
             failure = error
-    decision, sentence = trainer.strategy.broadcast(
-        (decision, failure and (str(failure) or type(failure).__name__))
-    )
+    sentence = failure and (str(failure) or type(failure).__name__)
+    decision, sentence = trainer.strategy.broadcast((decision, sentence))
     trainer.strategy.barrier()  # the first must not end before all have received it
     if failure is not None:
         raise failure
@@ -73,6 +69,6 @@ def decided(trainer: L.Trainer, decide: Callable[[], T]) -> T | None:
 
 def _started_together(trainer: L.Trainer) -> bool:
     strategy = trainer.strategy
-    return isinstance(strategy, DDPStrategy) and not isinstance(
-        strategy.cluster_environment, LightningEnvironment
-    )
+    if not isinstance(strategy, DDPStrategy):
+        return False
+    return not isinstance(strategy.cluster_environment, LightningEnvironment)
