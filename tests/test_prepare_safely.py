@@ -185,7 +185,7 @@ def test_a_mended_case_is_noticed(root, tmp_path):
 def test_lost_arrays_are_noticed(root, tmp_path):
     cases = prepare("mine", root, tmp_path / "cases").cases
     next(cases.root.glob("*.label.npy")).unlink()
-    with pytest.raises(UserError, match="label.npy is missing or damaged; --again"):
+    with pytest.raises(UserError, match="label.npy is not what was prepared; prepare .* with --again"):
         prepare("mine", root, tmp_path / "cases")
 
 

@@ -17,7 +17,9 @@ import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from segcal.data.phantom import CLASSES, Phantom, phantoms
-from segcal.types import check_choice
+from segcal.types import UserError, check_choice
+
+LABELS = ("background", *CLASSES)
 
 
 def write_layout(
@@ -39,34 +41,32 @@ def nnunet(root: Path, cases: Iterable[Phantom]) -> None:
     n_cases = 0
     for index, case in enumerate(cases):
         for c, channel in enumerate(case.image):
-            path = root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz"
-            write_volume(path, channel, case, index, sense=-1)
-        write_volume(root / "labelsTr" / f"{case.id}.nii.gz", case.label, case, index, sense=-1)
+            write_volume(root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz", channel, case, index)
+        write_volume(root / "labelsTr" / f"{case.id}.nii.gz", case.label, case, index)
         n_cases += 1
     info = {
         "channel_names": {"0": "T1", "1": "T2"},
-        "labels": {name: k for k, name in enumerate(("background", *CLASSES))},
+        "labels": {name: k for k, name in enumerate(LABELS)},
         "numTraining": n_cases,
         "file_ending": ".nii.gz",
     }
     _describe(root, info)
 
 
-def msd(root: Path, cases: Iterable[Phantom]) -> None:
-    """The layout of the Decathlon, one channel."""
-    write_decathlon(root, cases, modality=("MRI",), labels=("background", *CLASSES))
-
-
-def write_decathlon(
-    root: Path, cases: Iterable[Phantom], *, modality: tuple[str, ...], labels: tuple[str, ...]
+def msd(
+    root: Path,
+    cases: Iterable[Phantom],
+    *,
+    modality: tuple[str, ...] = ("MRI",),
+    labels: tuple[str, ...] = LABELS,
 ) -> None:
     """A Decathlon task; a structure that has no name in `labels` becomes background."""
     pairs = []
     for index, case in enumerate(cases):
         file = f"{case.id}.nii.gz"
+        write_volume(root / "imagesTr" / file, case.image, case, index)
         label = case.label * (case.label < len(labels))
-        write_volume(root / "imagesTr" / file, case.image, case, index, sense=-1)
-        write_volume(root / "labelsTr" / file, label, case, index, sense=-1)
+        write_volume(root / "labelsTr" / file, label, case, index)
         pairs.append({"image": f"./imagesTr/{file}", "label": f"./labelsTr/{file}"})
     info = {
         "name": root.name,
@@ -82,15 +82,13 @@ def write_decathlon(
     _describe(root, info)
 
 
-LAYOUTS: dict[str, tuple[Callable[[Path, Iterable[Phantom]], None], int]] = {
-    "nnunet": (nnunet, 2),
-    "msd": (msd, 1),
-}
+LAYOUTS: dict[str, tuple[Callable[[Path, Iterable[Phantom]], None], int]]
+LAYOUTS = {"nnunet": (nnunet, 2), "msd": (msd, 1)}
 """Each layout's writer, and how many channels its phantoms must have."""
 
 
 def write_volume(
-    path: Path, array: NDArray[Any], case: Phantom, index: int, *, sense: int = 1
+    path: Path, array: NDArray[Any], case: Phantom, index: int, *, sense: int = -1
 ) -> None:
     """Write a volume (D, H, W), or several (C, D, H, W) as one 4D image.
 
@@ -107,7 +105,10 @@ def write_volume(
         volume.SetDirection((cos, -sin, 0, sin, cos, 0, 0, 0, 1))
         volumes.append(volume)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(sitk.JoinSeries(volumes) if len(volumes) > 1 else volumes[0], path)
+    try:
+        sitk.WriteImage(sitk.JoinSeries(volumes) if len(volumes) > 1 else volumes[0], path)
+    except RuntimeError:
+        raise UserError(f"cannot write {path}; make room there") from None
 
 
 def _describe(root: Path, info: dict[str, Any]) -> None:
