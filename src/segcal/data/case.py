@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,8 +54,8 @@ def prepare_case(
     return {
         "patient": raw.patient,
         "sources": marks,
-        "original": original.to_dict(),
-        "prepared": grid.to_dict(),
+        "original": asdict(original),
+        "prepared": asdict(grid),
         "shape": list(label_array.shape),
         "spacing": list(grid.spacing[::-1]),
         "intensity": [(float(view.min()), float(view.max())) for view in views],
@@ -73,11 +74,9 @@ def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk
     n_expected = len(channels)
     each = n_expected if len(paths) == 1 else 1
     parts = [(path, image) for path in paths for image in read_channels(path, each)]
-    if len(paths) == n_expected == 1 < len(parts):
-        raise UserError(f"{paths[0]} holds {len(parts)} volumes where one is expected")
     if len(parts) != n_expected:
-        expected = f"{n_expected} ({', '.join(channels)})"
-        raise UserError(f"{paths[0]} has {len(parts)} channels where {expected} are expected")
+        expected = "one is" if n_expected == 1 else f"{n_expected} ({', '.join(channels)}) are"
+        raise UserError(f"{paths[0]} holds {len(parts)} volumes where {expected} expected")
     first = parts[0][1]
     return [_aligned(path, image, paths[0], first) for path, image in parts]
 
@@ -115,10 +114,8 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
     images = [read_single(path) for path in raw.labels]
     arrays = [sitk.GetArrayFromImage(image) for image in images]
     if source.masks:
-        shapes = sorted({array.shape for array in arrays})
-        if len(shapes) > 1:
-            masks = f"{raw.labels[0]} and the other masks of its case"
-            raise UserError(f"{masks} have different sizes {shapes}")
+        if len({array.shape for array in arrays}) > 1:
+            raise UserError(f"{raw.labels[0]} and the other masks of its case differ in size")
         values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
     else:
         unchanged = {k: k for k in range(len(source.classes) + 1)}
@@ -148,9 +145,7 @@ def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
 
 
 def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
-    """Turned to an orientation code, with the slicing axis first in array order. Values are only
-    moved, not interpolated.
-    """
+    """Turned to an orientation code, slicing axis first in the array; values are only moved."""
     if orientation is not None and Grid.of(image).orientation != orientation:
         image = sitk.DICOMOrient(image, orientation)
     if axis:
@@ -161,9 +156,7 @@ def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Imag
 
 
 def target_grid(grid: Grid, recipe: Recipe) -> Grid:
-    """The grid that a recipe asks for. A recipe is in the order of a file's array; the grid is
-    already turned, and in SimpleITK's order.
-    """
+    """The grid that a recipe (in the order of a file's array) asks for, from the turned grid."""
     if recipe.spacing is not None:
         grid = grid.with_spacing(_turned(recipe.spacing, recipe.axis)[::-1])
     if recipe.size is not None:

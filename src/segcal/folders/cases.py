@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
-    """The place of an array in its file: reads a slice in a twentieth of the time of a new map.
+    """The place of an array in its file: reads a slice faster than a new map does.
 
     A map that stays open is faster, but holds a file descriptor."""
 
@@ -46,16 +46,14 @@ class SliceFile:
 
     def read(self, s: int) -> NDArray[Any]:
         """Slice `s`."""
-        out = np.empty(self.shape[1:], self.dtype)
+        n = math.prod(self.shape[1:])
+        place = self.first + s * n * self.dtype.itemsize
         try:
-            with FileIO(self.path) as file:
-                file.seek(self.first + s * out.nbytes)
-                complete = file.readinto(out.data) == out.nbytes
+            return np.fromfile(self.path, self.dtype, n, offset=place).reshape(self.shape[1:])
         except OSError as error:
             raise _unreadable(self.path, error) from None
-        if not complete:
-            raise _unreadable(self.path, "it has become shorter")
-        return out
+        except ValueError:
+            raise _unreadable(self.path, "it has become shorter") from None
 
 
 @dataclass(frozen=True)
