@@ -424,7 +424,11 @@ def test_a_disk_that_fills_up_while_unpacking_is_a_sentence(server, tmp_path, mo
 
     server.content = GOOD
     monkeypatch.setattr("shutil.copyfileobj", full)
-    refused(server, tmp_path, r"cannot write .*\(full\); make room or choose another folder, and run again to resume")
+    refused(
+        server,
+        tmp_path,
+        r"cannot write .*\(full\); make room or choose another folder, and run again to resume",
+    )
     assert tree(tmp_path) == {"Task.tar.part": GOOD}
 
 
@@ -458,7 +462,5 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(server, tmp_path, monkeypatc
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "mkdir", read_only)
-    refused(
-        server, tmp_path / "data", "cannot write .*data .Read-only file system.; make room"
-    )
+    refused(server, tmp_path / "data", "cannot write .*data .Read-only file system.; make room")
     assert not server.ranges_asked

@@ -68,8 +68,8 @@ def warnings(cases: CaseSet) -> list[str]:
         if not record["foreground_slices"]:
             lines.append(f"{id} has an empty label map")
         if record["label_elsewhere"]:
-            geometry = "image and label geometry differ (spacing, origin or direction)"
-            lines.append(f"{id}: {geometry}; the image's is used")
+            problem = "image and label geometry differ (spacing, origin or direction)"
+            lines.append(f"{id}: {problem}; the image's is used")
         if record["reoriented"]:
             lines.append(f"{id} was turned to the orientation of the other cases")
     if counts_pixels(cases):

@@ -130,7 +130,7 @@ def _raw_set(
     """List the raw cases, and check everything that can be checked before images are read."""
     source = source_of(name, root)
     recipe = changed_recipe(source.recipe, overrides)
-    cases = source.reader(root)
+    cases = list(source.reader(root))
     if not cases:
         layout = source.layout or "imagesTr and labelsTr beside dataset.json"
         raise UserError(f"found no case in {root}; expected {layout}")
@@ -250,7 +250,9 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
     source = raw.source
     patient_of = {id: record["patient"] for id, record in records.items()}
     if "splits" in raw.settings:
-        folds = splits.among(raw.settings["splits"], set(records))
+        folds = []
+        for fold in raw.settings["splits"]:
+            folds.append({name: [id for id in fold[name] if id in records] for name in fold})
     elif source.leave_one_out:
         folds = splits.leave_one_out(patient_of)
     else:
