@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from segcal.data.catalog import Recipe, Source
 from segcal.data.images import Grid, companions, from_array, on_grid, read_channels, read_single
 from segcal.data.readers import RawCase
-from segcal.folders import IGNORED, array_path, fingerprint, sha256
+from segcal.folders import IGNORED, array_path
+from segcal.folders.files import fingerprint, sha256
 from segcal.types import UserError
 
 T = TypeVar("T")

@@ -22,14 +22,16 @@ from typing import Any
 
 import SimpleITK as sitk
 
-from segcal import __version__, folders
+from segcal import __version__
 from segcal.data import splits
 from segcal.data.case import prepare_case
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
 from segcal.data.readers import RawCase
-from segcal.folders import CaseSet, StoppedError, changed, is_case_set
+from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
+from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
+from segcal.folders.files import changed, fingerprint, read_json, write_json
 from segcal.types import Progress, UserError, check_range
 
 
@@ -93,14 +95,14 @@ def prepare(
             return _existing(raw)
 
         # An interrupted run is continued only if it had the same key.
-        key = {"turn": raw.orientation, "segcal": __version__, "format": folders.FORMAT}
-        with folders.whole_or_not(raw.target, raw.settings | key) as folder:
+        key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
+        with whole_or_not(raw.target, raw.settings | key) as folder:
             records, left_out = _all_cases(raw, folder, workers, progress)
-            folders.write_cases(folder, _info(raw, records, left_out))
+            write_cases(folder, _info(raw, records, left_out))
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
                     path.unlink()
-    return Prepared(folders.open_cases(raw.target), left_out, fresh=True)
+    return Prepared(open_cases(raw.target), left_out, fresh=True)
 
 
 def _checked_root(root: Path | None, name: str, target: Path) -> Path:
@@ -161,7 +163,7 @@ def _raw_set(
 
 def _existing(raw: _RawSet) -> Prepared:
     """The data set as it is on disk, if settings, sources and arrays are still the same."""
-    cases = folders.open_cases(raw.target)
+    cases = open_cases(raw.target)
     old, new = cases.info["settings"], raw.settings
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
@@ -232,7 +234,7 @@ def _each_case(
 
 def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
     path = folder / f"{case.id}.record.json"
-    record: dict[str, Any] | None = folders.read_json(path)
+    record: dict[str, Any] | None = read_json(path)
     if record is not None:
         marks = record["sources"].items()
         if not any(changed(raw.root / source, mark) for source, mark in marks):
@@ -241,7 +243,7 @@ def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | Use
         record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)
     except UserError as error:
         return error
-    folders.write_json(path, record)
+    write_json(path, record)
     return record
 
 
@@ -263,17 +265,17 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
             key = str(path.relative_to(raw.root))
             left_out_sources[key] = None  # if it is missing
             with suppress(UserError):
-                left_out_sources[key] = folders.fingerprint(path)
+                left_out_sources[key] = fingerprint(path)
     return {
-        "format": folders.FORMAT,
+        "format": FORMAT,
         "segcal": __version__,
         "name": raw.name,
         "classes": source.classes,
         "regions": source.regions,
         "channels": source.channels,
-        "ignored_label": folders.IGNORED,
+        "ignored_label": IGNORED,
         "keep_empty": raw.recipe.keep_empty,
-        "checksum": folders.content_checksum(records, source.classes, folds),
+        "checksum": content_checksum(records, source.classes, folds),
         "settings": raw.settings,
         "splits": folds,
         "patients_known": source.patients_named or "patients" in raw.settings,

@@ -103,7 +103,7 @@ def promise12(root: Path) -> Iterator[RawCase]:
 
 
 def busi(root: Path) -> Iterator[RawCase]:
-    """`{benign,malignant}/benign (1).png`, `_mask.png`, `_mask_1.png` ...; `normal` has no lesion."""
+    """`{benign,malignant}/benign (1).png`, `_mask.png`, `_mask_1.png` ...; `normal` is left out."""
     for image in _files(root, "*.png"):
         id = image.stem
         if image.parent.name in ("benign", "malignant") and "_mask" not in id:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from segcal.folders import IGNORED, CaseSet, SliceFile
+from segcal.folders.cases import IGNORED, CaseSet, SliceFile
 from segcal.types import IGNORE, UserError
 
 OPEN_CASES = 64
