@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import SimpleITK as sitk
@@ -17,8 +16,6 @@ from segcal.data.readers import RawCase
 from segcal.folders import IGNORED, array_path
 from segcal.folders.files import fingerprint, sha256
 from segcal.types import UserError
-
-T = TypeVar("T")
 
 
 def prepare_case(
@@ -73,8 +70,8 @@ def prepare_case(
 def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk.Image]:
     """The channels of a case as float32 on one grid."""
     n_expected = len(channels)
-    each = n_expected if len(paths) == 1 else 1
-    parts = [(path, image) for path in paths for image in read_channels(path, each)]
+    n_each = n_expected if len(paths) == 1 else 1
+    parts = [(path, image) for path in paths for image in read_channels(path, n_each)]
     if len(parts) != n_expected:
         expected = "one is" if n_expected == 1 else f"{n_expected} ({', '.join(channels)}) are"
         raise UserError(f"{paths[0]} holds {len(parts)} volumes where {expected} expected")
@@ -117,24 +114,19 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
     if source.masks:
         if len({array.shape for array in arrays}) > 1:
             raise UserError(f"{raw.labels[0]} and the other masks of its case differ in size")
-        values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
-    else:
-        unchanged = {k: k for k in range(len(source.classes) + 1)}
-        codes = {0: 0, **(raw.codes or source.codes or unchanged)}
-        if source.ignore is not None:
-            codes[source.ignore] = IGNORED
-        values = _recoded(arrays[0], codes, raw.labels[0])
-    return from_array(values, Grid.of(images[0]))
-
-
-def _recoded(array: NDArray[Any], codes: Mapping[int, int], path: Path) -> NDArray[np.uint8]:
-    out = np.zeros(array.shape, np.uint8)
-    for value in np.unique(array).tolist():
+        union = np.any([array > 0 for array in arrays], axis=0)
+        return from_array(union.astype(np.uint8), Grid.of(images[0]))
+    unchanged = {k: k for k in range(len(source.classes) + 1)}
+    codes = {0: 0, **(raw.codes or source.codes or unchanged)}
+    if source.ignore is not None:
+        codes[source.ignore] = IGNORED
+    label = np.zeros(arrays[0].shape, np.uint8)
+    for value in np.unique(arrays[0]).tolist():
         if value not in codes:
-            allowed = ", ".join(map(str, sorted(codes)))
-            raise UserError(f"{path} holds the unknown label {value!r}; allowed are {allowed}")
-        out[array == value] = codes[int(value)]
-    return out
+            allowed = f"allowed are {', '.join(map(str, sorted(codes)))}"
+            raise UserError(f"{raw.labels[0]} holds the unknown label {value!r}; {allowed}")
+        label[arrays[0] == value] = codes[int(value)]
+    return from_array(label, Grid.of(images[0]))
 
 
 def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
@@ -167,11 +159,10 @@ def target_grid(grid: Grid, recipe: Recipe) -> Grid:
     return grid
 
 
-def _turned(values: tuple[T, T, T], axis: int) -> tuple[T, T, T]:
+def _turned(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
     """The slicing axis first, as `oriented` puts it.
 
     >>> _turned(("z", "y", "x"), 2)
     ('x', 'z', 'y')
     """
-    rest = values[:axis] + values[axis + 1 :]
-    return values[axis], rest[0], rest[1]
+    return (values[axis], *values[:axis], *values[axis + 1 :])

@@ -6,7 +6,6 @@ axes. The array in a file is the phantom's array, with no axis swapped or flippe
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,19 +15,15 @@ import numpy as np
 import SimpleITK as sitk
 from numpy.typing import NDArray
 
-from segcal.data.phantom import CLASSES, Phantom, phantoms
+from segcal.data.phantom import CLASSES, Phantom, Size, phantoms
+from segcal.folders import write_json
 from segcal.types import UserError, check_choice
 
 LABELS = ("background", *CLASSES)
 
 
 def write_layout(
-    layout: str,
-    root: Path,
-    *,
-    n_cases: int = 10,
-    seed: int = 0,
-    size: tuple[int, int, int] = (16, 64, 64),
+    layout: str, root: Path, *, n_cases: int = 10, seed: int = 0, size: Size = (16, 64, 64)
 ) -> None:
     """Write phantoms below `root` in one of `LAYOUTS`."""
     check_choice("layout", layout, tuple(LAYOUTS))
@@ -38,19 +33,17 @@ def write_layout(
 
 def nnunet(root: Path, cases: Iterable[Phantom]) -> None:
     """The raw layout of nnU-Net v2, two channels."""
-    n_cases = 0
     for index, case in enumerate(cases):
         for c, channel in enumerate(case.image):
             write_volume(root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz", channel, case, index)
         write_volume(root / "labelsTr" / f"{case.id}.nii.gz", case.label, case, index)
-        n_cases += 1
     info = {
         "channel_names": {"0": "T1", "1": "T2"},
         "labels": {name: k for k, name in enumerate(LABELS)},
-        "numTraining": n_cases,
+        "numTraining": index + 1,
         "file_ending": ".nii.gz",
     }
-    _describe(root, info)
+    write_json(root / "dataset.json", info)
 
 
 def msd(
@@ -79,7 +72,7 @@ def msd(
         "training": pairs,
         "test": [],
     }
-    _describe(root, info)
+    write_json(root / "dataset.json", info)
 
 
 LAYOUTS: dict[str, tuple[Callable[[Path, Iterable[Phantom]], None], int]]
@@ -109,7 +102,3 @@ def write_volume(
         sitk.WriteImage(sitk.JoinSeries(volumes) if len(volumes) > 1 else volumes[0], path)
     except RuntimeError:
         raise UserError(f"cannot write {path}; make room there") from None
-
-
-def _describe(root: Path, info: dict[str, Any]) -> None:
-    (root / "dataset.json").write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")

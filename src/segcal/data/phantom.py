@@ -21,6 +21,7 @@ from segcal.types import UserError, check_range
 Array = NDArray[np.float64]
 Axes = Sequence[Array]  # the coordinates of voxels along z, y and x
 Rng = np.random.Generator
+Size = tuple[int, int, int]  # (D, H, W)
 
 CLASSES = ("body", "core", "satellite")
 """The structures; the label of the first is 1, and 0 is background."""
@@ -53,7 +54,7 @@ class Phantom:
 
 
 def phantoms(
-    n_cases: int, *, seed: int = 0, size: tuple[int, int, int] = (16, 64, 64), n_channels: int = 1
+    n_cases: int, *, seed: int = 0, size: Size = (16, 64, 64), n_channels: int = 1
 ) -> Iterator[Phantom]:
     """The first cases of a data set, made one at a time.
 
@@ -65,12 +66,7 @@ def phantoms(
 
 
 def phantom(
-    index: int,
-    *,
-    seed: int = 0,
-    size: tuple[int, int, int] = (16, 64, 64),
-    n_channels: int = 1,
-    rater: int = 0,
+    index: int, *, seed: int = 0, size: Size = (16, 64, 64), n_channels: int = 1, rater: int = 0
 ) -> Phantom:
     """One case, the same for the same arguments; another `rater` draws another label.
 

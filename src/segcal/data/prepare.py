@@ -28,6 +28,7 @@ from segcal.data.case import prepare_case
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
+from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
 from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
@@ -71,7 +72,7 @@ def prepare(
     again: bool = False,
     progress: Progress | None = None,
     n_cases: int = 40,
-    shape: tuple[int, int, int] = (16, 64, 64),
+    shape: Size = (16, 64, 64),
     **recipe: Any,
 ) -> Prepared:
     """Prepare a data set for training; does nothing if settings and sources are as before.
@@ -170,11 +171,10 @@ def _existing(raw: _RawSet) -> Prepared:
         problem = f"{raw.target} was prepared with another {', '.join(differ)}"
         raise UserError(f"{problem}; --again replaces it, another --to keeps both")
     if changes := _changes(raw, cases):
-        listed = ", ".join(changes[:5])
-        if len(changes) > 5:
-            listed += f" and {len(changes) - 5} more"
-        problem = f"sources of {raw.target} have changed since it was prepared ({listed})"
-        raise UserError(f"{problem}; --again prepares it again")
+        rest = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        problem = f"sources of {raw.target} have changed since it was prepared"
+        listed = f"{', '.join(changes[:5])}{rest}"
+        raise UserError(f"{problem} ({listed}); --again prepares it again")
     cases.check_content()
     return Prepared(cases, cases.info["left_out"], fresh=False)
 

@@ -79,8 +79,7 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
             one_image, one_label = self._stored(*self._places[index])
             shift = (0, 0)
             if self.augment:
-                one_image = _other_intensities(one_image)
-                shift = _small_shift(self.shape)
+                one_image, shift = _augmented(one_image, self.shape)
             inside, part = _overlap(one_label.shape, self.shape, shift)
             into_image[inside] = one_image[part]
             into_label[inside] = one_label[part]
@@ -144,13 +143,12 @@ def _overlap(
     return tuple(inside), tuple(part)
 
 
-def _other_intensities(image: NDArray[np.float32]) -> NDArray[np.float32]:
+def _augmented(
+    image: NDArray[np.float32], shape: tuple[int, int]
+) -> tuple[NDArray[np.float32], tuple[int, int]]:
+    """An image with other intensities, and how far it is to be moved down and to the right."""
     gain, bias = (torch.rand(2, image.shape[0], 1, 1) * 2 - 1).numpy()  # each (C, 1, 1), in [-1, 1)
     changed: NDArray[np.float32] = (image * (1 + GAIN * gain) + BIAS * bias).clip(0, 1)
-    return changed
-
-
-def _small_shift(shape: tuple[int, int]) -> tuple[int, int]:
     reach = [int(SHIFT * size) for size in shape]
     down, right = (int(torch.randint(-n, n + 1, ())) for n in reach)
-    return down, right
+    return changed, (down, right)
