@@ -29,9 +29,9 @@ def prepare_case(
     images = read_images(raw.images, source.channels)
     label = _label(raw, source)
     original = Grid.of(images[0])
-    if label.GetSize() != images[0].GetSize():
-        sizes = f"different sizes {label.GetSize()} and {images[0].GetSize()}"
+    if label.GetSize() != original.size:
         pair = f"{raw.labels[0]} and {raw.images[0]}"
+        sizes = f"different sizes {label.GetSize()} and {original.size}"
         raise UserError(f"{pair} have {sizes}; a label map must fit its image")
     label_elsewhere = not Grid.of(label).close_to(original)
     label.CopyInformation(images[0])
@@ -81,15 +81,12 @@ def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk
 
 def _aligned(path: Path, image: sitk.Image, first_path: Path, first: sitk.Image) -> sitk.Image:
     """A channel as float32 on the grid of the first one, from which it may differ by rounding."""
-    size, expected = image.GetSize(), first.GetSize()
-    if size != expected:
-        sizes = f"size {size} where {first_path} has {expected}"
+    if image.GetSize() != first.GetSize():
+        sizes = f"size {image.GetSize()} where {first_path} has {first.GetSize()}"
         raise UserError(f"{path} has {sizes}; channels must align")
     if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
-        raise UserError(
-            f"{path} and {first_path} have different spacing, origin or direction; resample one to"
-            " the other's grid, or correct its header"
-        )
+        problem = f"{path} and {first_path} have different spacing, origin or direction"
+        raise UserError(f"{problem}; resample one to the other's grid, or correct its header")
     wide = sitk.Cast(image, sitk.sitkFloat32)
     if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
         raise UserError(f"{path} holds values beyond the range of float32; rescale it")

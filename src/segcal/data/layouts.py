@@ -1,7 +1,6 @@
 """Phantoms written as raw files, in the layout of nnU-Net or of the Medical Segmentation Decathlon.
 
-Files hold whole numbers, a spacing, an origin that is not zero and, in two cases of three, tilted
-axes. The array in a file is the phantom's array, with no axis swapped or flipped.
+Files hold whole numbers, an origin that is not zero and, in two cases of three, tilted axes.
 """
 
 from __future__ import annotations

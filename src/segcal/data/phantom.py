@@ -92,9 +92,8 @@ def phantom(
 
 
 def _boundaries(rng: Rng, axes: Axes, half: Array) -> Array:
-    """The true structures as signed distances (3, D, H, W), in voxels, negative inside.
-
-    Centres and radii are fractions of the volume's half extents, so that they fit any shape."""
+    """The true structures as signed distances (3, D, H, W), in voxels, negative inside."""
+    # Centres and radii are fractions of the volume's half extents, so that they fit any shape.
     angle = rng.uniform(0, 2 * np.pi)
     away = np.array([0.0, np.sin(angle), np.cos(angle)])  # from body to satellite
     centre = rng.uniform(-0.1, 0.1, 3) - 0.22 * away
