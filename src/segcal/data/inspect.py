@@ -74,8 +74,8 @@ def warnings(cases: CaseSet) -> list[str]:
         if record["reoriented"]:
             lines.append(f"{id} was turned to the orientation of the other cases")
     if counts_pixels(cases):
-        unit = "distances will count pixels of the original, not mm"
-        lines.append(f"pictures do not say how large a pixel is; {unit}")
+        unknown = "pictures do not say how large a pixel is"
+        lines.append(f"{unknown}; distances will count pixels of the original, not mm")
     if not cases.info.get("patients_known", True):
         unknown = "no file says which cases are of one patient, so each counts as its own"
         lines.append(f"{unknown}; if some are, use --patients FILE")
@@ -85,7 +85,7 @@ def warnings(cases: CaseSet) -> list[str]:
             leak = f", across {' and '.join(where)}" if len(where) > 1 else ""
             lines.append(f"{', '.join(ids)} are the same image{leak}")
     lines += [f"{id} was left out: {why}" for id, why in cases.info["left_out"].items()]
-    used = set()
+    used: set[str] = set()
     for fold in cases.info["splits"]:
         used.update(*fold.values())
     if unused := len(set(cases.ids) - used):

@@ -60,7 +60,6 @@ def _patients(patient_of: Mapping[str, str]) -> set[str]:
 
 
 def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
-    """The case ids of each split, where `role` gives the split of a patient."""
     split: Split = {name: [] for name in NAMES}
     for id, patient in sorted(patient_of.items()):
         split[role[patient]].append(id)
