@@ -4,15 +4,16 @@ This is how readers are tested on layouts whose data cannot be shared.
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
 
 from segcal.data import layouts
-from segcal.data.layouts import write_decathlon, write_volume
 from segcal.data.phantom import CLASSES, phantoms
 
+write_volume = partial(layouts.write_volume, sense=1)
 MRBRAINS_IDS = ("1", "4", "5", "7", "14", "070", "148")
 
 
@@ -91,14 +92,14 @@ def promise12(root, cases):
 def prostate(root, cases):
     """Decathlon Task05, 4D: the body is 1 PZ, the core 2 TZ, the satellite background."""
     named = (replace(case, id=f"prostate_{i:02d}") for i, case in enumerate(cases))
-    write_decathlon(root, named, modality=("T2", "ADC"), labels=("background", "PZ", "TZ"))
+    layouts.msd(root, named, modality=("T2", "ADC"), labels=("background", "PZ", "TZ"))
 
 
 def hippocampus(root, cases):
     """Decathlon Task04, 3D: the body is 1 Anterior, the core 2 Posterior."""
     named = (replace(case, id=f"hippocampus_{i:03d}") for i, case in enumerate(cases, start=1))
     labels = ("background", "Anterior", "Posterior")
-    write_decathlon(root, named, modality=("MRI",), labels=labels)
+    layouts.msd(root, named, modality=("MRI",), labels=labels)
 
 
 def busi(root, cases):

@@ -280,13 +280,13 @@ def test_every_row_is_complete(key):
     [
         ("fog:1", "unknown corruption 'fog'; choose one of gaussian_noise"),
         ("", "unknown corruption ''"),
-        ("blur", "as in blur:3; got none"),
-        ("blur:", "got '' after the colon"),
-        ("blur:much", "got 'much' after the colon"),
-        ("blur:1:2", "got '1:2' after the colon"),
-        ("gaussian_noise:-0.1", "must be at least 0; got -0.1"),
-        ("gaussian_noise:nan", "must be at least 0; got nan"),
-        ("gaussian_noise:inf", "must be finite; got inf"),
+        ("blur", "as in blur:3; got 'blur'"),
+        ("blur:", "got 'blur:'"),
+        ("blur:much", "got 'blur:much'"),
+        ("blur:1:2", "got 'blur:1:2'"),
+        ("gaussian_noise:-0.1", r"must lie in \[0, 100\]; got -0.1"),
+        ("gaussian_noise:nan", r"must lie in \[0, 100\]; got nan"),
+        ("gaussian_noise:inf", r"must lie in \[0, 100\]; got inf"),
         ("gamma:0", "must lie in \\[0.05, 20\\]; got 0"),
         ("low_resolution:0.5", "must lie in \\[1, 1000\\]; got 0.5"),
     ],
@@ -294,17 +294,6 @@ def test_every_row_is_complete(key):
 def test_bad_specs_are_told_in_one_sentence(spec, words):
     with pytest.raises(UserError, match=words):
         parse(spec)
-
-
-@pytest.mark.parametrize(
-    "image",
-    [torch.zeros(3, 4, 5), torch.zeros(0, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8)],
-)
-def test_bad_images_are_told_in_one_sentence(image):
-    with pytest.raises(
-        UserError, match=r"must be floating point \(D, C, H, W\) and not empty; got"
-    ):
-        corrupt(image, "blur:1", seed=0)
 
 
 def test_monai_is_not_needed():

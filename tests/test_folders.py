@@ -60,6 +60,12 @@ def test_scores_are_read_as_they_were_written(tmp_path):
         write_scores(tmp_path, [{"case": "a"}])
 
 
+def test_scores_without_rows_have_a_header(tmp_path):
+    write_scores(tmp_path, [])
+    assert (tmp_path / "scores.csv").read_text() == ",".join(COLUMNS) + "\n"
+    assert read_scores(tmp_path) == []
+
+
 @pytest.mark.parametrize(("facts", "weights"), [({"best": {}}, "best"), ({"last": {}}, "last")])
 def test_scores_of_version_1_get_their_weights_and_voxels(tmp_path, facts, weights):
     run_json(tmp_path, **facts)

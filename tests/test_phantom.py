@@ -246,31 +246,22 @@ def test_some_raters_draw_large(monkeypatch):
 
 @pytest.mark.parametrize("size", [(3, 24, 24), (4, 23, 24), (4, 24, 23), (64, 64)])
 def test_too_small(size):
-    for make in (lambda: phantom(0, size=size), lambda: phantoms(1, size=size)):
-        with pytest.raises(
-            UserError, match=r"size must be \(D, H, W\) and at least \(4, 24, 24\); got \("
-        ):
-            make()
+    with pytest.raises(
+        UserError, match=r"size must be \(D, H, W\) and at least \(4, 24, 24\); got \("
+    ):
+        phantom(0, size=size)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"n_cases": 0}, "n_cases must be at least 1; got 0"),
-        ({"n_cases": 2, "n_channels": 0}, "n_channels must be at least 1; got 0"),
         ({"n_cases": 2, "seed": -1}, "seed must be at least 0; got -1"),
     ],
 )
 def test_impossible_data_sets(arguments, message):
     with pytest.raises(UserError, match=message):
-        phantoms(**arguments)
-
-
-def test_impossible_cases():
-    with pytest.raises(UserError, match="index must be at least 0"):
-        phantom(-1)
-    with pytest.raises(UserError, match="rater must be at least 0"):
-        phantom(0, rater=-1)
+        list(phantoms(**arguments))
 
 
 # Layouts: where each phantom goes, and what its label codes mean

@@ -152,7 +152,10 @@ def test_spaces_and_accents_in_names(root, tmp_path):
         ("{", "cannot read .*dataset.json"),
         ("[]", "must hold one JSON object"),
         ("{}", "neither channel_names"),
-        ('{"training": [], "labels": {"0": "background"}}', "names no foreground label"),
+        (
+            '{"training": [], "labels": {"0": "background"}}',
+            "must name 1 to 254 foreground labels; got 0",
+        ),
         ('{"training": [], "labels": {"0": "background", "1": "a"}}', "found no case in"),
         ('{"training": [{"image": "a"}], "labels": {"1": "a"}}', "must have image and label"),
         (
@@ -179,7 +182,6 @@ def test_wrong_arguments(root, tmp_path):
         ({"spacing": (1.0, 0.0, 1.0)}, "spacing must be 3 positive numbers"),
         ({"window": (5.0, 1.0)}, "window must be two rising numbers"),
         ({"axis": 3}, r"axis must lie in \[0, 2\]"),
-        ({"sized": 3}, "unknown setting"),
         ({"workers": 0}, "workers must be at least 1"),
     ]:
         with pytest.raises(UserError, match=message):

@@ -185,7 +185,9 @@ def test_a_mended_case_is_noticed(root, tmp_path):
 def test_lost_arrays_are_noticed(root, tmp_path):
     cases = prepare("mine", root, tmp_path / "cases").cases
     next(cases.root.glob("*.label.npy")).unlink()
-    with pytest.raises(UserError, match="label.npy is missing or damaged; --again"):
+    with pytest.raises(
+        UserError, match="label.npy is not what was prepared; prepare .* with --again"
+    ):
         prepare("mine", root, tmp_path / "cases")
 
 
@@ -338,7 +340,11 @@ def test_links_to_images_elsewhere_are_fine(root, tmp_path):
     [
         ("hippocampus", {"training": None}, "has no list called training"),
         ("mine", {"training": None, "channel_names": {"T1": 0}}, "channels must be numbered"),
-        ("mine", {"labels": {str(i): f"l{i}" for i in range(300)}}, "at most 254 can be stored"),
+        (
+            "mine",
+            {"labels": {str(i): f"l{i}" for i in range(300)}},
+            "must name 1 to 254 foreground labels; got 299",
+        ),
         (
             "mine",
             {"training": [{"image": "a\0b.nii.gz", "label": "c"}]},

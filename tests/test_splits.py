@@ -107,5 +107,5 @@ def test_bad_split_files_are_refused(tmp_path, value, message):
 def test_too_few_patients():
     with pytest.raises(UserError, match="needs at least 3 patients; got 1"):
         splits.by_patient(patients(1), (70, 10, 20), 0)
-    with pytest.raises(UserError, match="at least 3 of them; got 2"):
+    with pytest.raises(UserError, match="needs at least 3 patients; got 2"):
         splits.leave_one_out(patients(2))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import SimpleITK as sitk
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from segcal.data.catalog import Recipe, Source
 from segcal.data.images import Grid, companions, from_array, on_grid, read_channels, read_single
 from segcal.data.readers import RawCase
-from segcal.folders import IGNORED, array_path, fingerprint, sha256
+from segcal.folders import IGNORED, array_path
+from segcal.folders.files import fingerprint, sha256
 from segcal.types import UserError
-
-T = TypeVar("T")
 
 
 def prepare_case(
@@ -30,9 +29,9 @@ def prepare_case(
     images = read_images(raw.images, source.channels)
     label = _label(raw, source)
     original = Grid.of(images[0])
-    if label.GetSize() != images[0].GetSize():
-        sizes = f"different sizes {label.GetSize()} and {images[0].GetSize()}"
+    if label.GetSize() != original.size:
         pair = f"{raw.labels[0]} and {raw.images[0]}"
+        sizes = f"different sizes {label.GetSize()} and {original.size}"
         raise UserError(f"{pair} have {sizes}; a label map must fit its image")
     label_elsewhere = not Grid.of(label).close_to(original)
     label.CopyInformation(images[0])
@@ -53,8 +52,8 @@ def prepare_case(
     return {
         "patient": raw.patient,
         "sources": marks,
-        "original": original.to_dict(),
-        "prepared": grid.to_dict(),
+        "original": asdict(original),
+        "prepared": asdict(grid),
         "shape": list(label_array.shape),
         "spacing": list(grid.spacing[::-1]),
         "intensity": [(float(view.min()), float(view.max())) for view in views],
@@ -71,28 +70,23 @@ def prepare_case(
 def read_images(paths: tuple[Path, ...], channels: tuple[str, ...]) -> list[sitk.Image]:
     """The channels of a case as float32 on one grid."""
     n_expected = len(channels)
-    each = n_expected if len(paths) == 1 else 1
-    parts = [(path, image) for path in paths for image in read_channels(path, each)]
-    if len(paths) == n_expected == 1 < len(parts):
-        raise UserError(f"{paths[0]} holds {len(parts)} volumes where one is expected")
+    n_each = n_expected if len(paths) == 1 else 1
+    parts = [(path, image) for path in paths for image in read_channels(path, n_each)]
     if len(parts) != n_expected:
-        expected = f"{n_expected} ({', '.join(channels)})"
-        raise UserError(f"{paths[0]} has {len(parts)} channels where {expected} are expected")
+        expected = "one is" if n_expected == 1 else f"{n_expected} ({', '.join(channels)}) are"
+        raise UserError(f"{paths[0]} holds {len(parts)} volumes where {expected} expected")
     first = parts[0][1]
     return [_aligned(path, image, paths[0], first) for path, image in parts]
 
 
 def _aligned(path: Path, image: sitk.Image, first_path: Path, first: sitk.Image) -> sitk.Image:
     """A channel as float32 on the grid of the first one, from which it may differ by rounding."""
-    size, expected = image.GetSize(), first.GetSize()
-    if size != expected:
-        sizes = f"size {size} where {first_path} has {expected}"
+    if image.GetSize() != first.GetSize():
+        sizes = f"size {image.GetSize()} where {first_path} has {first.GetSize()}"
         raise UserError(f"{path} has {sizes}; channels must align")
     if not Grid.of(image).close_to(Grid.of(first), apart=0.5):
-        raise UserError(
-            f"{path} and {first_path} have different spacing, origin or direction; resample one to"
-            " the other's grid, or correct its header"
-        )
+        problem = f"{path} and {first_path} have different spacing, origin or direction"
+        raise UserError(f"{problem}; resample one to the other's grid, or correct its header")
     wide = sitk.Cast(image, sitk.sitkFloat32)
     if not np.isfinite(sitk.GetArrayViewFromImage(wide)).all():
         raise UserError(f"{path} holds values beyond the range of float32; rescale it")
@@ -115,28 +109,21 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
     images = [read_single(path) for path in raw.labels]
     arrays = [sitk.GetArrayFromImage(image) for image in images]
     if source.masks:
-        shapes = sorted({array.shape for array in arrays})
-        if len(shapes) > 1:
-            masks = f"{raw.labels[0]} and the other masks of its case"
-            raise UserError(f"{masks} have different sizes {shapes}")
-        values = np.any([array > 0 for array in arrays], axis=0).astype(np.uint8)
-    else:
-        unchanged = {k: k for k in range(len(source.classes) + 1)}
-        codes = {0: 0, **(raw.codes or source.codes or unchanged)}
-        if source.ignore is not None:
-            codes[source.ignore] = IGNORED
-        values = _recoded(arrays[0], codes, raw.labels[0])
-    return from_array(values, Grid.of(images[0]))
-
-
-def _recoded(array: NDArray[Any], codes: Mapping[int, int], path: Path) -> NDArray[np.uint8]:
-    out = np.zeros(array.shape, np.uint8)
-    for value in np.unique(array).tolist():
+        if len({array.shape for array in arrays}) > 1:
+            raise UserError(f"{raw.labels[0]} and the other masks of its case differ in size")
+        union = np.any([array > 0 for array in arrays], axis=0)
+        return from_array(union.astype(np.uint8), Grid.of(images[0]))
+    unchanged = {k: k for k in range(len(source.classes) + 1)}
+    codes = {0: 0, **(raw.codes or source.codes or unchanged)}
+    if source.ignore is not None:
+        codes[source.ignore] = IGNORED
+    label = np.zeros(arrays[0].shape, np.uint8)
+    for value in np.unique(arrays[0]).tolist():
         if value not in codes:
-            allowed = ", ".join(map(str, sorted(codes)))
-            raise UserError(f"{path} holds the unknown label {value!r}; allowed are {allowed}")
-        out[array == value] = codes[int(value)]
-    return out
+            allowed = f"allowed are {', '.join(map(str, sorted(codes)))}"
+            raise UserError(f"{raw.labels[0]} holds the unknown label {value!r}; {allowed}")
+        label[arrays[0] == value] = codes[int(value)]
+    return from_array(label, Grid.of(images[0]))
 
 
 def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
@@ -148,9 +135,7 @@ def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
 
 
 def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:
-    """Turned to an orientation code, with the slicing axis first in array order. Values are only
-    moved, not interpolated.
-    """
+    """Turned to an orientation code, slicing axis first in the array; values are only moved."""
     if orientation is not None and Grid.of(image).orientation != orientation:
         image = sitk.DICOMOrient(image, orientation)
     if axis:
@@ -161,9 +146,7 @@ def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Imag
 
 
 def target_grid(grid: Grid, recipe: Recipe) -> Grid:
-    """The grid that a recipe asks for. A recipe is in the order of a file's array; the grid is
-    already turned, and in SimpleITK's order.
-    """
+    """The grid that a recipe (in the order of a file's array) asks for, from the turned grid."""
     if recipe.spacing is not None:
         grid = grid.with_spacing(_turned(recipe.spacing, recipe.axis)[::-1])
     if recipe.size is not None:
@@ -173,11 +156,10 @@ def target_grid(grid: Grid, recipe: Recipe) -> Grid:
     return grid
 
 
-def _turned(values: tuple[T, T, T], axis: int) -> tuple[T, T, T]:
+def _turned(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
     """The slicing axis first, as `oriented` puts it.
 
     >>> _turned(("z", "y", "x"), 2)
     ('x', 'z', 'y')
     """
-    rest = values[:axis] + values[axis + 1 :]
-    return values[axis], rest[0], rest[1]
+    return (values[axis], *values[:axis], *values[axis + 1 :])

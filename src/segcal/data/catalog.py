@@ -6,7 +6,8 @@ What the paper leaves open is decided here and marked "ours".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,21 @@ class Source:
     archive: tuple[str, str] | None = None  # address and digest, if anyone may download it
 
 
-_MSD = "Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9"
 _BUCKET = "https://msd-for-monai.s3-us-west-2.amazonaws.com/"
+_decathlon = partial(
+    Source,
+    readers.decathlon,
+    licence="CC BY-SA 4.0",
+    homepage="http://medicaldecathlon.com",
+    citation="Antonelli et al., Nature Communications 13:4128, 2022,"
+    " doi:10.1038/s41467-022-30695-9",
+)
 
 DATASETS: dict[str, Source] = {
     "acdc": Source(
         readers.acdc,
         classes=("RV", "MYO", "LV"),
         recipe=Recipe(size=(224, 224)),
-        split=(70, 10, 20),
         layout="[training/]patient001/{Info.cfg, patient001_frame01.nii.gz,"
         " patient001_frame01_gt.nii.gz, ...}",
         licence="CC BY-NC-SA 4.0",
@@ -127,28 +134,20 @@ DATASETS: dict[str, Source] = {
         citation="Litjens et al., Medical Image Analysis 18(2), 2014,"
         " doi:10.1016/j.media.2013.12.002",
     ),
-    "prostate": Source(
-        readers.decathlon,
+    "prostate": _decathlon(
         classes=("PZ", "TZ"),
         channels=("T2", "ADC"),
         recipe=Recipe(size=(256, 256)),  # ours
         split=(22, 3, 7),
         layout="dataset.json, imagesTr/prostate_00.nii.gz (4D), labelsTr/prostate_00.nii.gz",
-        licence="CC BY-SA 4.0",
-        homepage="http://medicaldecathlon.com",
-        citation=_MSD,
         archive=(f"{_BUCKET}Task05_Prostate.tar", "md5:35138f08b1efaef89d7424d2bcc928db"),
     ),
-    "hippocampus": Source(
-        readers.decathlon,
+    "hippocampus": _decathlon(
         classes=("Anterior", "Posterior"),
         channels=("MRI",),
         patients_named=False,  # both sides of 195 people, numbered without saying whose
         split=(185, 25, 50),
         layout="dataset.json, imagesTr/hippocampus_001.nii.gz, labelsTr/hippocampus_001.nii.gz",
-        licence="CC BY-SA 4.0",
-        homepage="http://medicaldecathlon.com",
-        citation=_MSD,
         archive=(f"{_BUCKET}Task04_Hippocampus.tar", "md5:9d24dba78a72977dbd1d2e110310f31b"),
     ),
     "busi": Source(
@@ -191,20 +190,16 @@ def source_of(name: str, root: Path) -> Source:
     values = readers.description(root)
     if "channel_names" in values:
         return _described(readers.nnunet, path, values.get("labels"), values["channel_names"])
-    if "training" in values:
-        channels = values.get("modality", {"0": "image"})
-        return _described(readers.decathlon, path, values.get("labels"), channels)
-    raise UserError(f"{path} has neither channel_names (nnU-Net v2) nor training (Decathlon)")
+    if "training" not in values:
+        raise UserError(f"{path} has neither channel_names (nnU-Net v2) nor training (Decathlon)")
+    channels = values.get("modality", {"0": "image"})
+    return _described(readers.decathlon, path, values.get("labels"), channels)
 
 
 def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     """A row's recipe with a user's changes (those that are not None), checked."""
     changes = {key: value for key, value in overrides.items() if value is not None}
-    try:
-        recipe = replace(recipe, **changes)
-    except TypeError:
-        allowed = ", ".join(asdict(recipe))
-        raise UserError(f"unknown setting in {sorted(overrides)}; choose from {allowed}") from None
+    recipe = replace(recipe, **changes)
     for key, length in (("spacing", 3), ("size", 2), ("crop", 3)):
         values = getattr(recipe, key)
         if values is not None and (len(values) != length or not all(v > 0 for v in values)):
@@ -220,15 +215,13 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
     if not isinstance(labels, dict) or not isinstance(channels, dict) or not channels:
         needed = "labels and channels (channel_names or modality)"
         raise UserError(f"{path} must have {needed} as objects")
-    if not all(str(key).isdigit() for key in channels):
+    if not all(map(str.isdigit, channels)):
         raise UserError(f'{path}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
     numbers = _label_numbers(path, labels)
     ignore = numbers.pop("ignore", (None,))[0]
     used = sorted({raw for group in numbers.values() for raw in group} - {0})
-    if not used:
-        raise UserError(f"{path} names no foreground label; got {labels}")
-    if len(used) >= 255:
-        raise UserError(f"{path} names {len(used)} foreground labels; at most 254 can be stored")
+    if not 0 < len(used) < 255:
+        raise UserError(f"{path} must name 1 to 254 foreground labels; got {len(used)}")
 
     codes = {0: 0} | {raw: k for k, raw in enumerate(used, start=1)}
     names = {group[0]: name for name, group in numbers.items() if len(group) == 1}

@@ -1,18 +1,16 @@
 """Images in and out through SimpleITK, and the grids that say where their voxels are.
 
 Every image is 3D: a 2D one becomes a volume of one slice, a 4D one several channels. Resizing,
-cropping, padding and resampling are one operation, a move to another grid. The way back is the same
-operation.
+cropping, padding, resampling and the way back are one operation: a move to another grid.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
-import os
 import re
 import zlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +39,8 @@ class Grid:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Grid:
-        """A grid as a JSON file has it."""
-        return Grid(*(tuple(values[key]) for key in ("size", "spacing", "origin", "direction")))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The grid as a JSON file has it."""
-        return {key: list(value) for key, value in asdict(self).items()}
+        """A grid from its fields in a JSON file."""
+        return Grid(**{key: tuple(value) for key, value in values.items()})
 
     @property
     def orientation(self) -> str:
@@ -117,29 +111,19 @@ def _nifti_is_finite(path: Path, image: sitk.Image) -> bool:
 
     ITK reads missing voxels and NaN as 0 and does not report it, so the file itself is checked.
     """
-    zipped = path.name.lower().endswith(".gz")
+    content = path.read_bytes()
+    if path.name.lower().endswith(".gz"):
+        content = gzip.decompress(content)
     first = int(float(image.GetMetaData("vox_offset")))
     end = first + math.prod(image.GetSize()) * int(image.GetMetaData("bitpix")) // 8
-    kind = {"16": "f4", "64": "f8"}.get(image.GetMetaData("datatype"))
-    if kind is None and _stored_length(path, zipped) == (end % (1 << 32) if zipped else end):
-        return True  # whole numbers, all there: no need to read the file again
-    content = gzip.decompress(path.read_bytes()) if zipped else path.read_bytes()
     if len(content) < end:
         raise EOFError
+    kind = {"16": "f4", "64": "f8"}.get(image.GetMetaData("datatype"))
     if kind is None:
-        return True
+        return True  # whole numbers
     little = int.from_bytes(content[:4], "little") in (348, 540)  # the length of the header
     values = np.frombuffer(memoryview(content)[first:end], ("<" if little else ">") + kind)
     return bool(np.isfinite(values).all())
-
-
-def _stored_length(path: Path, zipped: bool) -> int:
-    """The length of a file's content; of a zipped file what its last part claims, modulo 2^32."""
-    if not zipped:
-        return path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(-4, os.SEEK_END)
-        return int.from_bytes(file.read(4), "little")
 
 
 def companions(path: Path) -> list[Path]:
@@ -157,18 +141,18 @@ def read_channels(path: Path, n_channels: int = 1) -> list[sitk.Image]:
     The colours of a single slice become grey unless that many channels are expected; alpha is left
     out."""
     image = read(path)
+    dimension, n_parts = image.GetDimension(), image.GetNumberOfComponentsPerPixel()
     parts = [image]
-    n_parts = image.GetNumberOfComponentsPerPixel()
     if n_parts > 1:
         components = range(n_parts)
         parts = [sitk.VectorIndexSelectionCast(image, i, sitk.sitkFloat32) for i in components]
-    flat = image.GetDimension() == 2 or image.GetSize()[2:] == (1,)
+    flat = dimension == 2 or image.GetSize()[2:] == (1,)
     if n_parts in (2, 3, 4) and n_parts != n_channels and flat:
         grey = n_parts == 2  # and alpha
         parts = parts[:1] if grey else [0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]]
-    if image.GetDimension() == 2:
+    if dimension == 2:
         return [sitk.JoinSeries([part]) for part in parts]
-    if image.GetDimension() == 4:
+    if dimension == 4:
         return [part[..., i] for part in parts for i in range(part.GetSize()[3])]
     return parts
 
@@ -200,23 +184,21 @@ def on_grid(image: sitk.Image, grid: Grid, *, labels: bool) -> sitk.Image:
     """Move an image to another grid: nearest neighbour for labels, else linear; 0 outside."""
     if Grid.of(image) == grid:
         return image
-    target = sitk.Image([int(n) for n in grid.size], image.GetPixelID())
-    _place(target, grid)
+    target = _placed(sitk.Image([int(n) for n in grid.size], image.GetPixelID()), grid)
     interpolator = sitk.sitkNearestNeighbor if labels else sitk.sitkLinear
     return sitk.Resample(image, target, sitk.Transform(), interpolator, 0)
 
 
 def from_array(array: NDArray[Any], grid: Grid) -> sitk.Image:
     """An array (z, y, x) as an image on a grid."""
-    image = sitk.GetImageFromArray(array)
-    _place(image, grid)
-    return image
+    return _placed(sitk.GetImageFromArray(array), grid)
 
 
-def _place(image: sitk.Image, grid: Grid) -> None:
+def _placed(image: sitk.Image, grid: Grid) -> sitk.Image:
     image.SetSpacing(grid.spacing)
     image.SetOrigin(grid.origin)
     image.SetDirection(grid.direction)
+    return image
 
 
 def restored(array: NDArray[Any], prepared: Grid, original: Grid, *, labels: bool) -> sitk.Image:

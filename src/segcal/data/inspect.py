@@ -24,10 +24,11 @@ def summary(cases: CaseSet) -> dict[str, Any]:
     spacings = np.array([record["spacing"] for record in records]).round(4)
     ranges = np.array([record["intensity"] for record in records])  # (cases, channels, 2)
     patients = {record["patient"] for record in records}
-    intensity, classes = {}, {}
+    intensity = {}
     for i, channel in enumerate(cases.channels):
         low, high = ranges[:, i, 0].min(), ranges[:, i, 1].max()
         intensity[channel] = {"min": float(low), "max": float(high)}
+    classes = {}
     for k, name in enumerate(("background", *cases.classes)):
         count = voxels[:, k].sum()
         classes[name] = {
@@ -68,32 +69,32 @@ def warnings(cases: CaseSet) -> list[str]:
         if not record["foreground_slices"]:
             lines.append(f"{id} has an empty label map")
         if record["label_elsewhere"]:
-            geometry = "image and label geometry differ (spacing, origin or direction)"
-            lines.append(f"{id}: {geometry}; the image's is used")
+            problem = "image and label geometry differ (spacing, origin or direction)"
+            lines.append(f"{id}: {problem}; the image's is used")
         if record["reoriented"]:
             lines.append(f"{id} was turned to the orientation of the other cases")
     if counts_pixels(cases):
-        unit = "distances will count pixels of the original, not mm"
-        lines.append(f"pictures do not say how large a pixel is; {unit}")
+        unknown = "pictures do not say how large a pixel is"
+        lines.append(f"{unknown}; distances will count pixels of the original, not mm")
     if not cases.info.get("patients_known", True):
-        lines.append(
-            "no file says which cases are of one patient, so each counts as its own; if some are,"
-            " use --patients FILE"
-        )
+        unknown = "no file says which cases are of one patient, so each counts as its own"
+        lines.append(f"{unknown}; if some are, use --patients FILE")
     for ids in same.values():
         if len(ids) > 1:
             where = [name for name in ("test", "train", "val") if {*ids} & {*cases.split(name)}]
             leak = f", across {' and '.join(where)}" if len(where) > 1 else ""
             lines.append(f"{', '.join(ids)} are the same image{leak}")
     lines += [f"{id} was left out: {why}" for id, why in cases.info["left_out"].items()]
-    used = {id for fold in cases.info["splits"] for ids in fold.values() for id in ids}
+    used: set[str] = set()
+    for fold in cases.info["splits"]:
+        used.update(*fold.values())
     if unused := len(set(cases.ids) - used):
         lines.append(f"{unused} of {len(cases.ids)} cases are in none of train, val and test")
     return lines
 
 
 class SliceView(NamedTuple):
-    """A slice of a case as it is shown: turned as `edges` says."""
+    """A slice of a case, turned as `edges` says."""
 
     id: str
     image: NDArray[Any]  # (H, W), of the first channel

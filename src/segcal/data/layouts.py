@@ -1,12 +1,10 @@
 """Phantoms written as raw files, in the layout of nnU-Net or of the Medical Segmentation Decathlon.
 
-Files hold whole numbers, a spacing, an origin that is not zero and, in two cases of three, tilted
-axes. The array in a file is the phantom's array, with no axis swapped or flipped.
+Files hold whole numbers, an origin that is not zero and, in two cases of three, tilted axes.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,17 +14,15 @@ import numpy as np
 import SimpleITK as sitk
 from numpy.typing import NDArray
 
-from segcal.data.phantom import CLASSES, Phantom, phantoms
-from segcal.types import check_choice
+from segcal.data.phantom import CLASSES, Phantom, Size, phantoms
+from segcal.folders import write_json
+from segcal.types import UserError, check_choice
+
+LABELS = ("background", *CLASSES)
 
 
 def write_layout(
-    layout: str,
-    root: Path,
-    *,
-    n_cases: int = 10,
-    seed: int = 0,
-    size: tuple[int, int, int] = (16, 64, 64),
+    layout: str, root: Path, *, n_cases: int = 10, seed: int = 0, size: Size = (16, 64, 64)
 ) -> None:
     """Write phantoms below `root` in one of `LAYOUTS`."""
     check_choice("layout", layout, tuple(LAYOUTS))
@@ -36,37 +32,33 @@ def write_layout(
 
 def nnunet(root: Path, cases: Iterable[Phantom]) -> None:
     """The raw layout of nnU-Net v2, two channels."""
-    n_cases = 0
     for index, case in enumerate(cases):
         for c, channel in enumerate(case.image):
-            path = root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz"
-            write_volume(path, channel, case, index, sense=-1)
-        write_volume(root / "labelsTr" / f"{case.id}.nii.gz", case.label, case, index, sense=-1)
-        n_cases += 1
+            write_volume(root / "imagesTr" / f"{case.id}_{c:04d}.nii.gz", channel, case, index)
+        write_volume(root / "labelsTr" / f"{case.id}.nii.gz", case.label, case, index)
     info = {
         "channel_names": {"0": "T1", "1": "T2"},
-        "labels": {name: k for k, name in enumerate(("background", *CLASSES))},
-        "numTraining": n_cases,
+        "labels": {name: k for k, name in enumerate(LABELS)},
+        "numTraining": index + 1,
         "file_ending": ".nii.gz",
     }
-    _describe(root, info)
+    write_json(root / "dataset.json", info)
 
 
-def msd(root: Path, cases: Iterable[Phantom]) -> None:
-    """The layout of the Decathlon, one channel."""
-    write_decathlon(root, cases, modality=("MRI",), labels=("background", *CLASSES))
-
-
-def write_decathlon(
-    root: Path, cases: Iterable[Phantom], *, modality: tuple[str, ...], labels: tuple[str, ...]
+def msd(
+    root: Path,
+    cases: Iterable[Phantom],
+    *,
+    modality: tuple[str, ...] = ("MRI",),
+    labels: tuple[str, ...] = LABELS,
 ) -> None:
     """A Decathlon task; a structure that has no name in `labels` becomes background."""
     pairs = []
     for index, case in enumerate(cases):
         file = f"{case.id}.nii.gz"
+        write_volume(root / "imagesTr" / file, case.image, case, index)
         label = case.label * (case.label < len(labels))
-        write_volume(root / "imagesTr" / file, case.image, case, index, sense=-1)
-        write_volume(root / "labelsTr" / file, label, case, index, sense=-1)
+        write_volume(root / "labelsTr" / file, label, case, index)
         pairs.append({"image": f"./imagesTr/{file}", "label": f"./labelsTr/{file}"})
     info = {
         "name": root.name,
@@ -79,18 +71,16 @@ def write_decathlon(
         "training": pairs,
         "test": [],
     }
-    _describe(root, info)
+    write_json(root / "dataset.json", info)
 
 
-LAYOUTS: dict[str, tuple[Callable[[Path, Iterable[Phantom]], None], int]] = {
-    "nnunet": (nnunet, 2),
-    "msd": (msd, 1),
-}
+LAYOUTS: dict[str, tuple[Callable[[Path, Iterable[Phantom]], None], int]]
+LAYOUTS = {"nnunet": (nnunet, 2), "msd": (msd, 1)}
 """Each layout's writer, and how many channels its phantoms must have."""
 
 
 def write_volume(
-    path: Path, array: NDArray[Any], case: Phantom, index: int, *, sense: int = 1
+    path: Path, array: NDArray[Any], case: Phantom, index: int, *, sense: int = -1
 ) -> None:
     """Write a volume (D, H, W), or several (C, D, H, W) as one 4D image.
 
@@ -107,8 +97,7 @@ def write_volume(
         volume.SetDirection((cos, -sin, 0, sin, cos, 0, 0, 0, 1))
         volumes.append(volume)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(sitk.JoinSeries(volumes) if len(volumes) > 1 else volumes[0], path)
-
-
-def _describe(root: Path, info: dict[str, Any]) -> None:
-    (root / "dataset.json").write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
+    try:
+        sitk.WriteImage(sitk.JoinSeries(volumes) if len(volumes) > 1 else volumes[0], path)
+    except RuntimeError:
+        raise UserError(f"cannot write {path}; make room there") from None

@@ -25,10 +25,7 @@ def edges(orientation: str | None, axis: int) -> dict[str, Any]:
         return {"flip": [False, False]}
     order = [0, 1, 2]  # x, y, z
     order.append(order.pop(2 - axis))  # as preparation does
-    right, bottom = (
-        orientation[order[0]],
-        orientation[order[1]],
-    )  # where the voxels of a row, and the rows, go
+    right, bottom = (orientation[i] for i in order[:2])  # where the voxels of a row, and rows, go
     flip = [bottom in "ASR", right in "RAS"]
     if flip[0]:
         bottom = OPPOSITE[bottom]

@@ -1,10 +1,9 @@
 """A synthetic data set for demonstrations and tests: 3D cases with three structures, from a seed.
 
 A large irregular `body` contains a `core` of almost the same intensity; a small elongated
-`satellite` is beside them. The image shows the true boundaries through partial volume, bias field
-and noise. The label is what a rater drew: the same boundaries, shifted at random by about a voxel.
-So the image does not determine the label near a boundary, and a network that is sure there is
-overconfident.
+`satellite` is beside them. The image shows the true boundaries; the label is what a rater drew: the
+same boundaries, shifted at random by about a voxel. So the image does not determine the label near
+a boundary, and a network that is sure there is overconfident.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from scipy.special import expit
 from segcal.types import UserError, check_range
 
 Array = NDArray[np.float64]
+Axes = Sequence[Array]  # the coordinates of voxels along z, y and x
 Rng = np.random.Generator
+Size = tuple[int, int, int]  # (D, H, W)
 
 CLASSES = ("body", "core", "satellite")
 """The structures; the label of the first is 1, and 0 is background."""
@@ -53,7 +54,7 @@ class Phantom:
 
 
 def phantoms(
-    n_cases: int, *, seed: int = 0, size: tuple[int, int, int] = (16, 64, 64), n_channels: int = 1
+    n_cases: int, *, seed: int = 0, size: Size = (16, 64, 64), n_channels: int = 1
 ) -> Iterator[Phantom]:
     """The first cases of a data set, made one at a time.
 
@@ -61,17 +62,11 @@ def phantoms(
     ['phantom_000', 'phantom_001']
     """
     check_range("n_cases", n_cases, 1)
-    _check(size, n_channels, seed)
     return (phantom(index, seed=seed, size=size, n_channels=n_channels) for index in range(n_cases))
 
 
 def phantom(
-    index: int,
-    *,
-    seed: int = 0,
-    size: tuple[int, int, int] = (16, 64, 64),
-    n_channels: int = 1,
-    rater: int = 0,
+    index: int, *, seed: int = 0, size: Size = (16, 64, 64), n_channels: int = 1, rater: int = 0
 ) -> Phantom:
     """One case, the same for the same arguments; another `rater` draws another label.
 
@@ -79,14 +74,14 @@ def phantom(
     >>> case.id, case.image.shape, np.unique(case.label).tolist()
     ('phantom_003', (2, 16, 64, 64), [0, 1, 2, 3])
     """
-    _check(size, n_channels, seed)
-    check_range("index", index, 0)
-    check_range("rater", rater, 0)
+    if len(size) != 3 or any(n < least for n, least in zip(size, SMALLEST, strict=True)):
+        raise UserError(f"size must be (D, H, W) and at least {SMALLEST}; got {tuple(size)}")
+    check_range("seed", seed, 0)
     rng = np.random.default_rng([seed, index])
     in_plane, thickness = round(rng.uniform(0.8, 1.2), 2), round(rng.uniform(2.5, 3.5), 2)
     steps = (thickness / in_plane, 1.0, 1.0)  # distances below are in in-plane voxels
     pairs = [*zip(size, steps, strict=True)]
-    axes: list[Array] = [np.linspace(1 - n, n - 1, n) * step / 2 for n, step in pairs]
+    axes = [np.linspace(1 - n, n - 1, n) * step / 2 for n, step in pairs]
     half = np.array([n * step / 2 for n, step in pairs])
     truth = _boundaries(rng, axes, half)
     contrasts = [_CONTRAST[c % len(_CONTRAST)] for c in range(n_channels)]
@@ -96,54 +91,33 @@ def phantom(
     return Phantom(f"phantom_{index:03d}", image, label, (thickness, in_plane, in_plane))
 
 
-def _check(size: tuple[int, int, int], n_channels: int, seed: int) -> None:
-    """Raise unless a phantom can be made."""
-    if len(size) != 3 or any(n < least for n, least in zip(size, SMALLEST, strict=True)):
-        raise UserError(f"size must be (D, H, W) and at least {SMALLEST}; got {tuple(size)}")
-    check_range("n_channels", n_channels, 1)
-    check_range("seed", seed, 0)
-
-
-def _boundaries(rng: Rng, axes: Sequence[Array], half: Array) -> Array:
-    """The true structures as signed distances (3, D, H, W), in voxels, negative inside.
-
-    Centres and radii are fractions of the volume's half extents, so that they fit any shape."""
+def _boundaries(rng: Rng, axes: Axes, half: Array) -> Array:
+    """The true structures as signed distances (3, D, H, W), in voxels, negative inside."""
+    # Centres and radii are fractions of the volume's half extents, so that they fit any shape.
     angle = rng.uniform(0, 2 * np.pi)
     away = np.array([0.0, np.sin(angle), np.cos(angle)])  # from body to satellite
     centre = rng.uniform(-0.1, 0.1, 3) - 0.22 * away
     radii = rng.uniform((0.65, 0.46, 0.46), (0.85, 0.6, 0.6))
-    turn = _turn(rng.uniform(0, np.pi), *rng.normal(0, 0.2, 2))
-    body = _blob(rng, axes, half, centre, radii, turn, roughness=0.14)
+    turned = Rotation.from_rotvec  # of vectors (z, y, x)
+    turn = turned((rng.uniform(0, np.pi), *rng.normal(0, 0.2, 2))).as_matrix()
+    body = _blob(rng, axes, half, centre, radii, turn, 0.14)
 
     aside = rng.standard_normal(3)
     aside *= rng.uniform(0.2, 0.55) / np.linalg.norm(aside)
     within = centre + turn @ (radii * aside)
-    core_turn = _turn(*rng.normal(0, 0.4, 3)) @ turn
+    core_turn = turned(rng.normal(0, 0.4, 3)).as_matrix() @ turn
     core_radii = radii * rng.uniform(0.48, 0.64, 3)
-    core = _blob(rng, axes, half, within, core_radii, core_turn, roughness=0.14)
+    core = _blob(rng, axes, half, within, core_radii, core_turn, 0.14)
 
     beside = 0.66 * away + (rng.uniform(-0.3, 0.3), 0, 0)
     long_and_thin = rng.uniform((0.36, 0.34, 0.17), (0.5, 0.46, 0.22))
-    along = _turn(-angle + rng.normal(0, 0.4), *rng.normal(0, 0.1, 2))  # roughly across `away`
-    satellite = _blob(rng, axes, half, beside, long_and_thin, along, roughness=0.1)
+    across = turned((-angle + rng.normal(0, 0.4), *rng.normal(0, 0.1, 2))).as_matrix()
+    satellite = _blob(rng, axes, half, beside, long_and_thin, across, 0.1)
     return np.stack([body, core, satellite])
 
 
-def _turn(about_z: float, about_y: float, about_x: float) -> Array:
-    """A rotation matrix for (z, y, x) vectors."""
-    matrix: Array = Rotation.from_rotvec((about_z, about_y, about_x)).as_matrix()
-    return matrix
-
-
 def _blob(
-    rng: Rng,
-    axes: Sequence[Array],
-    half: Array,
-    centre: Array,
-    radii: Array,
-    turn: Array,
-    *,
-    roughness: float,
+    rng: Rng, axes: Axes, half: Array, centre: Array, radii: Array, turn: Array, roughness: float
 ) -> Array:
     """Signed distance to an ellipsoid with a rough surface, from a smooth random field."""
     # A blob of two voxels' radius around a voxel's centre cannot fall between the slices. The
@@ -167,7 +141,7 @@ def _blob(
     return distance
 
 
-def _field(rng: Rng, axes: Sequence[Array], length: Array) -> Array:
+def _field(rng: Rng, axes: Axes, length: Array) -> Array:
     """A smooth random field (D, H, W) of mean 0, variance 1 and correlation exp(-d²/2 length²).
 
     It is a sum of random waves, whose normal wave numbers give the Gaussian correlation."""
@@ -184,7 +158,7 @@ def _field(rng: Rng, axes: Sequence[Array], length: Array) -> Array:
 
 
 def _channel(
-    rng: Rng, contrast: NDArray[np.int64], truth: Array, axes: Sequence[Array], half: Array
+    rng: Rng, contrast: NDArray[np.int64], truth: Array, axes: Axes, half: Array
 ) -> NDArray[np.float32]:
     """One channel: tissues mixed at their edges, texture, bias field, Rician noise as in MRI."""
     tissue = contrast * rng.normal(1, 0.1) + rng.normal(0, 8, contrast.shape)
@@ -199,7 +173,7 @@ def _channel(
     return magnitude.round().astype(np.float32)
 
 
-def _drawn(rng: Rng, truth: Array, axes: Sequence[Array]) -> NDArray[np.uint8]:
+def _drawn(rng: Rng, truth: Array, axes: Axes) -> NDArray[np.uint8]:
     """A rater's label map (D, H, W): each boundary shifted by a smooth field and by a constant."""
     label = np.zeros(truth.shape[1:], np.uint8)
     deepest = [_deepest(truth, k) for k in range(len(truth))]

@@ -1,7 +1,7 @@
 """A raw data set -> `cases/<name>/`, whole or not at all.
 
-Cases are written into a hidden folder beside the target, each with its record. When all are there,
-the folder gets its name. An interrupted run continues from them; a run that fails removes them.
+Cases are written into a hidden folder beside the target, each with its record. An interrupted run
+continues from them; a run that fails removes them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -21,22 +22,17 @@ from typing import Any
 
 import SimpleITK as sitk
 
-from segcal import __version__, folders
+from segcal import __version__
 from segcal.data import splits
 from segcal.data.case import prepare_case
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
+from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
-from segcal.folders import (
-    CaseSet,
-    StoppedError,
-    array_path,
-    changed,
-    is_case_set,
-    write_cases,
-    write_json,
-)
+from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
+from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
+from segcal.folders.files import changed, fingerprint, read_json, write_json
 from segcal.types import Progress, UserError, check_range
 
 
@@ -76,7 +72,7 @@ def prepare(
     again: bool = False,
     progress: Progress | None = None,
     n_cases: int = 40,
-    shape: tuple[int, int, int] = (16, 64, 64),
+    shape: Size = (16, 64, 64),
     **recipe: Any,
 ) -> Prepared:
     """Prepare a data set for training; does nothing if settings and sources are as before.
@@ -93,56 +89,57 @@ def prepare(
         if root is None and name == "phantom":
             root = Path(scratch)
             settings["phantom"] = {"n_cases": n_cases, "shape": list(shape)}
-            _write_phantoms(root, n_cases, seed, shape)
-        raw = _raw_set(name, root, to, split_file, patients_file, settings, recipe)
+            write_layout("msd", root, n_cases=n_cases, seed=seed, size=shape)
+        root = _checked_root(root, name, to / name)
+        raw = _raw_set(name, root, to / name, split_file, patients_file, settings, recipe)
         if is_case_set(raw.target) and not again:
             return _existing(raw)
 
         # An interrupted run is continued only if it had the same key.
-        key = {"turn": raw.orientation, "segcal": __version__, "format": folders.FORMAT}
-        with folders.whole_or_not(raw.target, raw.settings | key) as folder:
+        key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
+        with whole_or_not(raw.target, raw.settings | key) as folder:
             records, left_out = _all_cases(raw, folder, workers, progress)
             write_cases(folder, _info(raw, records, left_out))
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
                     path.unlink()
-    return Prepared(folders.open_cases(raw.target), left_out, fresh=True)
+    return Prepared(open_cases(raw.target), left_out, fresh=True)
 
 
-def _write_phantoms(folder: Path, n_cases: int, seed: int, shape: tuple[int, int, int]) -> None:
-    try:
-        write_layout("msd", folder, n_cases=n_cases, seed=seed, size=shape)
-    except (OSError, RuntimeError):
-        message = f"cannot write phantoms to {folder}; make room there or set TMPDIR"
-        raise UserError(message) from None
+def _checked_root(root: Path | None, name: str, target: Path) -> Path:
+    """The folder of the raw data, if there is one and preparation replaces no user's folder."""
+    if root is None:
+        raise UserError(f"say where the raw data of {name} is, with --from")
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}; --from takes the data set's unpacked folder")
+    here, there = root.resolve(), target.resolve()
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        raise UserError(f"{target} and the raw data in {root} overlap; choose another --to")
+    if target.exists() and not is_case_set(target):
+        problem = f"{target} exists and is not a prepared data set"
+        raise UserError(f"{problem}; choose another name or --to")
+    return Path(os.path.normpath(root))  # as in the paths that readers return
 
 
 def _raw_set(
     name: str,
-    root: Path | None,
-    to: Path,
+    root: Path,
+    target: Path,
     split_file: Path | None,
     patients_file: Path | None,
     settings: dict[str, Any],
     overrides: dict[str, Any],
 ) -> _RawSet:
     """List the raw cases, and check everything that can be checked before images are read."""
-    if root is None:
-        raise UserError(f"say where the raw data of {name} is, with --from")
-    if not root.is_dir():
-        raise UserError(f"there is no folder {root}; --from takes the data set's unpacked folder")
-    root = Path(os.path.normpath(root))  # as in the paths that readers return
     source = source_of(name, root)
     recipe = changed_recipe(source.recipe, overrides)
-    cases = source.reader(root)
+    cases = list(source.reader(root))
     if not cases:
         layout = source.layout or "imagesTr and labelsTr beside dataset.json"
         raise UserError(f"found no case in {root}; expected {layout}")
     id, n_times = Counter(case.id for case in cases).most_common(1)[0]
     if n_times > 1:
         raise UserError(f"{root} has two cases named {id!r}; every case needs a name of its own")
-    _check_target(root, to / name)
-
     if patients_file is not None:
         patients = splits.patients_from_file(patients_file, {case.id for case in cases})
         settings = settings | {"patients": patients}
@@ -159,41 +156,26 @@ def _raw_set(
         patient_of = {case.id: case.patient for case in cases}
         settings["splits"] = splits.from_file(split_file, patient_of)
     settings = json.loads(json.dumps(settings))  # as it will be read back
-    codes = Counter(orientation(case.images[0]) for case in cases if case.images)
+    codes = Counter(orientation(case.images[0]) for case in cases)
     del codes[None]
     common = codes.most_common(1)[0][0] if codes else None
-    return _RawSet(name, root, to / name, source, recipe, cases, settings, common)
-
-
-def _check_target(root: Path, target: Path) -> None:
-    """Raise if preparation would replace one of the user's folders."""
-    here, there = root.resolve(), target.resolve()
-    if here.is_relative_to(there) or there.is_relative_to(here):
-        raise UserError(f"{target} and the raw data in {root} overlap; choose another --to")
-    if target.exists() and not is_case_set(target):
-        problem = f"{target} exists and is not a prepared data set"
-        raise UserError(f"{problem}; choose another name or --to")
+    return _RawSet(name, root, target, source, recipe, cases, settings, common)
 
 
 def _existing(raw: _RawSet) -> Prepared:
     """The data set as it is on disk, if settings, sources and arrays are still the same."""
-    cases = folders.open_cases(raw.target)
+    cases = open_cases(raw.target)
     old, new = cases.info["settings"], raw.settings
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
         problem = f"{raw.target} was prepared with another {', '.join(differ)}"
         raise UserError(f"{problem}; --again replaces it, another --to keeps both")
     if changes := _changes(raw, cases):
-        listed = ", ".join(changes[:5])
-        if len(changes) > 5:
-            listed += f" and {len(changes) - 5} more"
-        problem = f"sources of {raw.target} have changed since it was prepared ({listed})"
-        raise UserError(f"{problem}; --again prepares it again")
-    for id in cases.ids:
-        for kind, size in cases.case(id)["bytes"].items():
-            path = array_path(cases.root, id, kind)
-            if not path.is_file() or path.stat().st_size != size:
-                raise UserError(f"{path} is missing or damaged; --again prepares the data again")
+        rest = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        problem = f"sources of {raw.target} have changed since it was prepared"
+        listed = f"{', '.join(changes[:5])}{rest}"
+        raise UserError(f"{problem} ({listed}); --again prepares it again")
+    cases.check_content()
     return Prepared(cases, cases.info["left_out"], fresh=False)
 
 
@@ -201,10 +183,9 @@ def _changes(raw: _RawSet, cases: CaseSet) -> list[str]:
     """Cases that were added or removed, and files whose content has changed."""
     if "phantom" in raw.settings:
         return []
-    marks: dict[str, Any] = {}
+    marks = dict(cases.info["left_out_sources"])
     for id in cases.ids:
         marks |= cases.case(id)["sources"]
-    marks |= cases.info["left_out_sources"]
     ids = {case.id for case in raw.cases} ^ {*cases.ids, *cases.info["left_out"]}
     return sorted(ids) + [path for path, mark in marks.items() if changed(raw.root / path, mark)]
 
@@ -216,12 +197,12 @@ def _all_cases(
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for done, (id, outcome) in enumerate(_each_case(raw, folder, workers), start=1):
-        if isinstance(outcome, UserError):
-            if not raw.settings["skip_broken"]:
-                raise UserError(f"{outcome}; mend it, or leave case {id} out with --skip-broken")
+        if not isinstance(outcome, UserError):
+            records[id] = outcome
+        elif raw.settings["skip_broken"]:
             left_out[id] = str(outcome)
         else:
-            records[id] = outcome
+            raise UserError(f"{outcome}; mend it, or leave case {id} out with --skip-broken")
         if progress is not None:
             progress(done, len(raw.cases))
     if not records:
@@ -234,11 +215,12 @@ def _each_case(
     raw: _RawSet, folder: Path, workers: int
 ) -> Iterator[tuple[str, dict[str, Any] | UserError]]:
     """Prepare every case, here or in processes; memory is bounded by one case per worker."""
-    work = partial(_one_case, raw.root, folder, raw.source, raw.recipe, raw.orientation)
+    work = partial(_one_case, replace(raw, cases=[]), folder)
     if workers == 1:
         yield from ((case.id, work(case)) for case in raw.cases)
         return
-    pool = ProcessPoolExecutor(min(workers, len(raw.cases)), get_context("spawn"), _one_thread)
+    one_thread = sitk.ProcessObject.SetGlobalDefaultNumberOfThreads, (1,)
+    pool = ProcessPoolExecutor(min(workers, len(raw.cases)), get_context("spawn"), *one_thread)
     try:
         futures = {pool.submit(work, case): case.id for case in raw.cases}
         for future in as_completed(futures):
@@ -250,21 +232,15 @@ def _each_case(
         pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
-    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
-
-
-def _one_case(
-    root: Path, folder: Path, source: Source, recipe: Recipe, turn: str | None, case: RawCase
-) -> dict[str, Any] | UserError:
+def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
     path = folder / f"{case.id}.record.json"
-    record: dict[str, Any] | None = folders.read_json(path)
+    record: dict[str, Any] | None = read_json(path)
     if record is not None:
         marks = record["sources"].items()
-        if not any(changed(root / source_path, mark) for source_path, mark in marks):
+        if not any(changed(raw.root / source, mark) for source, mark in marks):
             return record
     try:
-        record = prepare_case(case, source, recipe, turn, root, folder)
+        record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)
     except UserError as error:
         return error
     write_json(path, record)
@@ -276,39 +252,35 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
     source = raw.source
     patient_of = {id: record["patient"] for id, record in records.items()}
     if "splits" in raw.settings:
-        folds = splits.among(raw.settings["splits"], set(records))
+        folds = []
+        for fold in raw.settings["splits"]:
+            folds.append({name: [id for id in fold[name] if id in records] for name in fold})
     elif source.leave_one_out:
         folds = splits.leave_one_out(patient_of)
     else:
         folds = [splits.by_patient(patient_of, source.split, raw.settings["seed"])]
+    left_out_sources: dict[str, Any] = {}
+    for case in [case for case in raw.cases if case.id in left_out]:
+        for path in (*case.images, *case.labels):
+            key = str(path.relative_to(raw.root))
+            left_out_sources[key] = None  # if it is missing
+            with suppress(UserError):
+                left_out_sources[key] = fingerprint(path)
     return {
-        "format": folders.FORMAT,
+        "format": FORMAT,
         "segcal": __version__,
         "name": raw.name,
         "classes": source.classes,
         "regions": source.regions,
         "channels": source.channels,
-        "ignored_label": folders.IGNORED,
+        "ignored_label": IGNORED,
         "keep_empty": raw.recipe.keep_empty,
-        "checksum": folders.content_checksum(records, source.classes, folds),
+        "checksum": content_checksum(records, source.classes, folds),
         "settings": raw.settings,
         "splits": folds,
         "patients_known": source.patients_named or "patients" in raw.settings,
         "orientation": raw.orientation,
         "left_out": left_out,
-        "left_out_sources": _marks([case for case in raw.cases if case.id in left_out], raw.root),
+        "left_out_sources": left_out_sources,
         "cases": records,
     }
-
-
-def _marks(broken: list[RawCase], root: Path) -> dict[str, Any]:
-    """The fingerprints of the files of broken cases, `None` for a missing file."""
-    marks: dict[str, Any] = {}
-    for case in broken:
-        for path in (*case.images, *case.labels):
-            try:
-                mark = folders.fingerprint(path)
-            except UserError:
-                mark = None
-            marks[str(path.relative_to(root))] = mark
-    return marks

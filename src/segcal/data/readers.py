@@ -1,15 +1,13 @@
-"""One small function per official layout: a folder as downloaded -> its cases.
-
-Readers only list files; `case.py` opens them.
-"""
+"""One small function per official layout: a folder as downloaded -> its cases, not yet opened."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,15 +26,14 @@ class RawCase:
     codes: Mapping[int, int] | None = None  # raw label -> class, where files of one data set differ
 
 
-Reader = Callable[[Path], list[RawCase]]
+Reader = Callable[[Path], Iterator[RawCase]]
 
 
-def acdc(root: Path) -> list[RawCase]:
+def acdc(root: Path) -> Iterator[RawCase]:
     """`[training/]patient001/patient001_frame01.nii.gz` and `_gt`; `Info.cfg` names the frames.
 
     The official download's `testing/` is not read: the paper splits the 100 training patients.
     """
-    cases = []
     for folder in sorted(_below(root, "training").glob("patient*")):
         if not folder.is_dir() or not re.fullmatch(r"patient\d+", folder.name):
             continue
@@ -47,21 +44,18 @@ def acdc(root: Path) -> list[RawCase]:
         for frame in frames or sorted(re.findall(r"_frame(\d+)_gt\.nii", names)) or ["1"]:
             id = f"{folder.name}_frame{int(frame):02d}"
             image, label = _either(folder / id), _either(folder / f"{id}_gt")
-            cases.append(RawCase(id, folder.name, (image,), (label,)))
-    return cases
+            yield RawCase(id, folder.name, (image,), (label,))
 
 
 BRATS_CHANNELS = ("flair", "t1", "t1ce", "t2")
 
 
-def brats(root: Path) -> list[RawCase]:
+def brats(root: Path) -> Iterator[RawCase]:
     """`<id>_{flair,t1,t1ce,t2,seg}.nii[.gz]` of BraTS 2019 to 2021, in any folders."""
-    cases = []
     for flair in _files(root, "*_flair.nii*"):
         id = flair.name.split("_flair.nii")[0]
         images = tuple(_either(flair.with_name(f"{id}_{channel}")) for channel in BRATS_CHANNELS)
-        cases.append(RawCase(id, id, images, (_either(flair.with_name(f"{id}_seg")),)))
-    return cases
+        yield RawCase(id, id, images, (_either(flair.with_name(f"{id}_seg")),))
 
 
 # Cortex and basal ganglia are grey matter (1), then white matter (2) and CSF (3).
@@ -69,17 +63,17 @@ _TISSUE = dict(zip(range(1, 11), (1, 1, 2, 2, 3, 3, 0, 0, 0, 0), strict=True))
 _TISSUE_OF_TESTING = {1: 3, 2: 1, 3: 2}  # CSF, GM, WM
 
 
-def mrbrains(root: Path) -> list[RawCase]:
+def mrbrains(root: Path) -> Iterator[RawCase]:
     """MRBrainS18's `training/<id>/{pre/{reg_T1,FLAIR,reg_IR},segm}`, or else MRBrainS13's
     `TrainingData/<id>/{T1,T2_FLAIR,T1_IR}`.
     """
-    cases = []
-    for segm in _files(_below(root, "training"), "segm.nii*"):
-        folder = segm.parent
+    labels = _files(_below(root, "training"), "segm.nii*")
+    for label in labels:
+        folder = label.parent
         images = tuple(_either(folder / "pre" / name) for name in ("reg_T1", "FLAIR", "reg_IR"))
-        cases.append(RawCase(folder.name, folder.name, images, (segm,), _TISSUE))
-    if cases:
-        return cases
+        yield RawCase(folder.name, folder.name, images, (label,), _TISSUE)
+    if labels:
+        return
 
     base = _below(root, "TrainingData")
     for t1 in sorted([*_files(base, "T1.nii*"), *_files(base, "T1.mhd")]):
@@ -88,60 +82,43 @@ def mrbrains(root: Path) -> list[RawCase]:
         label, codes = _either(folder / "LabelsForTesting"), _TISSUE_OF_TESTING
         if not label.is_file():
             label, codes = _either(folder / "LabelsForTraining"), _TISSUE
-        cases.append(RawCase(folder.name, folder.name, images, (label,), codes))
-    return cases
+        yield RawCase(folder.name, folder.name, images, (label,), codes)
 
 
-def flare(root: Path) -> list[RawCase]:
+def flare(root: Path) -> Iterator[RawCase]:
     """FLARE21 `TrainingImg/train_000_0000.nii.gz` and `TrainingMask/train_000.nii.gz`."""
-    cases = []
     for image in _files(root, "TrainingImg/*_0000.nii*"):
         id = image.name.split("_0000.nii")[0]
         label = _either(image.parents[1] / "TrainingMask" / id)
-        cases.append(RawCase(id, id, (image,), (label,)))
-    return cases
+        yield RawCase(id, id, (image,), (label,))
 
 
-def promise12(root: Path) -> list[RawCase]:
+def promise12(root: Path) -> Iterator[RawCase]:
     """`Case00.mhd` with `Case00_segmentation.mhd`, each with its `.raw`."""
-    cases = []
     for image in _files(root, "Case*.mhd"):
         id = image.stem
         if not id.endswith("_segmentation"):
             label = image.with_name(f"{id}_segmentation.mhd")
-            cases.append(RawCase(id, id, (image,), (label,)))
-    return cases
+            yield RawCase(id, id, (image,), (label,))
 
 
-def busi(root: Path) -> list[RawCase]:
-    """`{benign,malignant}/benign (1).png`, `_mask.png`, `_mask_1.png` ...
-
-    `normal` images have no lesion and are left out.
-    """
-    masks: dict[Path, list[Path]] = defaultdict(list)
-    images = []
-    for path in _files(root, "*.png"):
-        if path.parent.name not in ("benign", "malignant"):
-            continue
-        if mask := re.fullmatch(r"(.+)_mask(_\d+)?\.png", path.name):
-            masks[path.with_name(f"{mask[1]}.png")].append(path)
-        else:
-            images.append(path)
-    cases = []
-    for image in images:
-        labels = masks[image] or [image.with_name(f"{image.stem}_mask.png")]
-        cases.append(RawCase(image.stem, image.stem, (image,), tuple(labels)))
-    return cases
+def busi(root: Path) -> Iterator[RawCase]:
+    """`{benign,malignant}/benign (1).png`, `_mask.png`, `_mask_1.png` ...; `normal` is left out."""
+    for image in _files(root, "*.png"):
+        id = image.stem
+        if image.parent.name in ("benign", "malignant") and "_mask" not in id:
+            masks = sorted(image.parent.glob(f"{glob.escape(id)}_mask*.png"))
+            masks = masks or [image.with_name(f"{id}_mask.png")]  # to be reported as missing
+            yield RawCase(id, id, (image,), tuple(masks))
 
 
-def decathlon(root: Path) -> list[RawCase]:
+def decathlon(root: Path) -> Iterator[RawCase]:
     """The pairs under `training` in `dataset.json`; also nnU-Net v1's `_0000` files."""
     path = root / "dataset.json"
     pairs = description(root).get("training")
     if not isinstance(pairs, list):
         raise UserError(f"{path} has no list called training, so it is not the Decathlon's layout")
-    files = _channels(root / "imagesTr") if pairs else {}
-    cases = []
+    files = _channels(root / "imagesTr")
     for pair in pairs:
         try:
             image, label = (_inside(root, pair[key]) for key in ("image", "label"))
@@ -150,17 +127,14 @@ def decathlon(root: Path) -> list[RawCase]:
             raise UserError(f"{path}: {rule}; got {pair}") from None
         id = re.sub(r"(\.nii)?\.\w+$", "", image.name)
         images = [image] if image.is_file() else files.get(id, [image])
-        cases.append(RawCase(id, id, tuple(images), (label,)))
-    return cases
+        yield RawCase(id, id, tuple(images), (label,))
 
 
-def nnunet(root: Path) -> list[RawCase]:
+def nnunet(root: Path) -> Iterator[RawCase]:
     """nnU-Net v2 raw: `imagesTr/X_0000.nii.gz`, `_0001` ..., `labelsTr/X.nii.gz`."""
     ending = str(description(root).get("file_ending", ".nii.gz"))
-    cases = []
     for id, files in sorted(_channels(root / "imagesTr", re.escape(ending)).items()):
-        cases.append(RawCase(id, id, tuple(files), (root / "labelsTr" / f"{id}{ending}",)))
-    return cases
+        yield RawCase(id, id, tuple(files), (root / "labelsTr" / f"{id}{ending}",))
 
 
 def description(root: Path) -> dict[str, Any]:
@@ -177,12 +151,8 @@ def description(root: Path) -> dict[str, Any]:
 
 def _files(root: Path, pattern: str) -> list[Path]:
     """Sorted, without the `._` files and `__MACOSX` folders that macOS leaves in archives."""
-    files = []
-    for path in sorted(root.rglob(pattern)):
-        hidden = path.name.startswith(".") or "__MACOSX" in path.parts
-        if path.is_file() and not hidden:
-            files.append(path)
-    return files
+    paths = [path for path in sorted(root.rglob(pattern)) if "__MACOSX" not in path.parts]
+    return [path for path in paths if path.is_file() and not path.name.startswith(".")]
 
 
 def _below(root: Path, name: str) -> Path:

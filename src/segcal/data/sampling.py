@@ -49,7 +49,6 @@ def _place() -> tuple[int, int]:
 
 
 def _share(n_items: int) -> int:
-    """How many items each process takes."""
     return math.ceil(n_items / _place()[1])
 
 

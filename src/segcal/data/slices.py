@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from segcal.folders import IGNORED, CaseSet, SliceFile
+from segcal.folders.cases import IGNORED, CaseSet, SliceFile
 from segcal.types import IGNORE, UserError
 
 OPEN_CASES = 64
@@ -30,8 +30,7 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
     `keep_empty=False` leaves out slices without foreground; by default they are left out of `train`
     alone, where the data set's recipe says so. `augment=True` multiplies each channel's intensities
     by 1 ± 0.1, adds ± 0.05 (and clips to [0, 1]), and moves image and label together by up to 5 %
-    of the size; what comes in from outside has image 0 and label `IGNORE`. It draws from torch's
-    generator: `torch.manual_seed` repeats it."""
+    of the size, with torch's generator."""
 
     def __init__(
         self,
@@ -42,21 +41,23 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         keep_empty: bool | None = None,
         augment: bool = False,
     ) -> None:
-        self.cases, self.split, self.fold, self.augment = cases, split, fold, augment
+        self.cases, self.augment = cases, augment
         if keep_empty is None:
             keep_empty = split != "train" or bool(cases.info.get("keep_empty", True))
-        self._files = {id: _files(cases, id) for id in cases.split(split, fold)}
+        self._files: dict[str, tuple[SliceFile, SliceFile]] = {}
         self._places: list[tuple[str, int]] = []
         height = width = 0
-        for id, (_, label) in self._files.items():
+        for id in cases.split(split, fold):
+            image, label = cases.image(id), cases.label(id)
+            self._files[id] = SliceFile.of(image), SliceFile.of(label)
             n_slices, h, w = label.shape
             height, width = max(height, h), max(width, w)
-            kept = range(n_slices) if keep_empty else _foreground_slices(cases, id, n_slices)
+            kept = range(n_slices) if keep_empty else cases.case(id)["foreground_slices"]
             self._places += [(id, s) for s in kept]
         if not self._places:
-            why = "no cases; choose another split or fold"
-            if self._files:
-                why = "no slice with foreground; keep the empty ones"
+            why = "no slice with foreground; keep the empty ones"
+            if not self._files:
+                why = "no cases; choose another split or fold"
             raise UserError(f"split {split!r} of {cases.name} (fold {fold}) has {why}")
         self.shape = (height, width)
         self._open: dict[str, tuple[NDArray[np.float32], NDArray[np.uint8]]] = {}
@@ -73,14 +74,12 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         n = len(indices)
         image = torch.zeros(n, len(self.cases.channels), *self.shape)
         label = torch.full((n, *self.shape), IGNORE)
-        for index, into_image, into_label in zip(
-            indices, image.numpy(), label.numpy(), strict=True
-        ):
+        frames = zip(indices, image.numpy(), label.numpy(), strict=True)
+        for index, into_image, into_label in frames:
             one_image, one_label = self._stored(*self._places[index])
             shift = (0, 0)
             if self.augment:
-                one_image = _other_intensities(one_image)
-                shift = _small_shift(self.shape)
+                one_image, shift = _augmented(one_image, self.shape)
             inside, part = _overlap(one_label.shape, self.shape, shift)
             into_image[inside] = one_image[part]
             into_label[inside] = one_label[part]
@@ -119,32 +118,8 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 def volume(cases: CaseSet, id: str) -> tuple[Tensor, Tensor]:
     """A whole case: image (D, C, H, W) float32 and label map (D, H, W) int64, with `IGNORE`."""
-    _files(cases, id)  # raises if they do not fit together
     label = torch.from_numpy(np.array(cases.label(id), dtype=np.int64))
     return torch.from_numpy(np.array(cases.image(id))), label.masked_fill_(label == IGNORED, IGNORE)
-
-
-def _files(cases: CaseSet, id: str) -> tuple[SliceFile, SliceFile]:
-    """The files of the image (D, C, H, W) and the label map (D, H, W), from their headers."""
-    cases.case(id)  # raises for an unknown id
-    image, label = cases.image(id), cases.label(id)
-    fits = image.ndim == 4 and label.shape == (image.shape[0], *image.shape[2:])
-    if not fits or image.dtype != np.float32 or label.dtype != np.uint8:
-        got = f"{image.dtype} {image.shape} and {label.dtype} {label.shape}"
-        raise UserError(
-            f"case {id!r} of {cases.name} must be float32 (D, C, H, W) and uint8 (D, H, W); got"
-            f" {got}; prepare the data set again with --again"
-        )
-    return SliceFile.of(image), SliceFile.of(label)
-
-
-def _foreground_slices(cases: CaseSet, id: str, n_slices: int) -> list[int]:
-    """The slices with a foreground voxel, from the case's record."""
-    slices: list[int] | None = cases.case(id).get("foreground_slices")
-    if slices is None or not all(0 <= s < n_slices for s in slices):
-        problem = f"the record of case {id!r} of {cases.name} does not fit its {n_slices} slices"
-        raise UserError(f"{problem}; prepare the data set again with --again")
-    return slices
 
 
 def _overlap(
@@ -168,13 +143,12 @@ def _overlap(
     return tuple(inside), tuple(part)
 
 
-def _other_intensities(image: NDArray[np.float32]) -> NDArray[np.float32]:
+def _augmented(
+    image: NDArray[np.float32], shape: tuple[int, int]
+) -> tuple[NDArray[np.float32], tuple[int, int]]:
+    """An image with other intensities, and how far it is to be moved down and to the right."""
     gain, bias = (torch.rand(2, image.shape[0], 1, 1) * 2 - 1).numpy()  # each (C, 1, 1), in [-1, 1)
     changed: NDArray[np.float32] = (image * (1 + GAIN * gain) + BIAS * bias).clip(0, 1)
-    return changed
-
-
-def _small_shift(shape: tuple[int, int]) -> tuple[int, int]:
     reach = [int(SHIFT * size) for size in shape]
     down, right = (int(torch.randint(-n, n + 1, ())) for n in reach)
-    return down, right
+    return changed, (down, right)

@@ -28,11 +28,8 @@ def by_patient(patient_of: Mapping[str, str], sizes: tuple[int, int, int], seed:
     def digest(patient: str) -> str:
         return hashlib.sha256(f"{seed}:{patient}".encode()).hexdigest()
 
-    patients = sorted(set(patient_of.values()), key=digest)
+    patients = sorted(_patients(patient_of), key=digest)
     n, total = len(patients), sum(sizes)
-    if n < len(NAMES):
-        needed = "a split into train, val and test needs at least 3 patients"
-        raise UserError(f"{needed}; got {n}: add some, or give a --split file")
     _, n_val, n_test = sizes
     if n != total:
         n_val, n_test = (max(1, round(n * size / total)) for size in (n_val, n_test))
@@ -45,9 +42,7 @@ def by_patient(patient_of: Mapping[str, str], sizes: tuple[int, int, int], seed:
 
 def leave_one_out(patient_of: Mapping[str, str]) -> list[Split]:
     """A split per patient, who is its test set; the next patient is its validation set."""
-    patients = sorted(set(patient_of.values()))
-    if len(patients) < len(NAMES):
-        raise UserError(f"leaving one patient out needs at least 3 of them; got {len(patients)}")
+    patients = sorted(_patients(patient_of))
     folds = []
     for i, patient in enumerate(patients):
         role = dict.fromkeys(patients, "train")
@@ -56,8 +51,15 @@ def leave_one_out(patient_of: Mapping[str, str]) -> list[Split]:
     return folds
 
 
+def _patients(patient_of: Mapping[str, str]) -> set[str]:
+    patients = set(patient_of.values())
+    if len(patients) < len(NAMES):
+        needed = "a split into train, val and test needs at least 3 patients"
+        raise UserError(f"{needed}; got {len(patients)}: add some, or give a --split file")
+    return patients
+
+
 def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
-    """The case ids of each split, where `role` gives the split of a patient."""
     split: Split = {name: [] for name in NAMES}
     for id, patient in sorted(patient_of.items()):
         split[role[patient]].append(id)
@@ -67,13 +69,12 @@ def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
 def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
     """Which patient a case is of, from a JSON object `case: patient`."""
     values = _read(path, "patients")
-    names = [*values.values()] if isinstance(values, dict) else None
-    if not _are_names(names) or "" in values.values():
+    if not isinstance(values, dict) or not _are_names([*values.values()]):
         expected = 'a JSON object of cases and their patients, as in {"scan_001": "anna"}'
         raise UserError(f"{path} must be {expected}")
     for id in sorted(set(values) - ids):
         raise UserError(f"{path} names {id!r}, which is no case of this data set")
-    return dict(values)
+    return values
 
 
 def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:
@@ -88,14 +89,6 @@ def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:
     return [_checked(path, fold, patient_of) for fold in folds]
 
 
-def among(folds: list[Split], ids: set[str]) -> list[Split]:
-    """Splits without the cases that are not in `ids`."""
-    kept = []
-    for fold in folds:
-        kept.append({name: [id for id in fold[name] if id in ids] for name in NAMES})
-    return kept
-
-
 def _read(path: Path, kind: str) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -103,8 +96,8 @@ def _read(path: Path, kind: str) -> Any:
         raise UserError(f"cannot read the {kind} file {path}: {error}") from None
 
 
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+def _are_names(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) and value for value in values)
 
 
 def _checked(path: Path, fold: Split, patient_of: Mapping[str, str]) -> Split:
@@ -121,10 +114,9 @@ def _checked(path: Path, fold: Split, patient_of: Mapping[str, str]) -> Split:
                 problem = f"names {id!r} in {name}, which is no case or patient of this data set"
                 raise UserError(f"{path} {problem}")
             cases.update(cases_of[id])
+        for patient in sorted({patient_of[case] for case in cases}):
+            if role.setdefault(patient, name) != name:
+                both = f"{role[patient]} and {name}"
+                raise UserError(f"{path} puts patient {patient!r} in both {both}")
         split[name] = sorted(cases)
-        for case in split[name]:
-            patient = patient_of[case]
-            other = role.setdefault(patient, name)
-            if other != name:
-                raise UserError(f"{path} puts patient {patient!r} in both {other} and {name}")
     return split

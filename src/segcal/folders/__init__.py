@@ -1,19 +1,9 @@
-"""Every path, file name, schema and lock of segcal's own folders."""
+"""Every path, file name, schema and lock of segcal's own folders.
 
-from segcal.folders.cases import (
-    FORMAT,
-    IGNORED,
-    CaseSet,
-    SliceFile,
-    array_path,
-    content_checksum,
-    is_case_set,
-    open_cases,
-    write_cases,
-)
+Here are the names that several packages use."""
+
+from segcal.folders.cases import FORMAT, IGNORED, CaseSet, array_path, open_cases
 from segcal.folders.files import (
-    changed,
-    fingerprint,
     read_json,
     replacing,
     save_figure,
@@ -42,7 +32,7 @@ from segcal.folders.runs import (
     write_log,
     write_run,
 )
-from segcal.folders.scores import COLUMNS, SCORES_VERSION, read_scores, write_scores
+from segcal.folders.scores import COLUMNS, read_scores, write_scores
 from segcal.folders.studies import (
     FAILED,
     cell_folder,

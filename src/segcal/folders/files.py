@@ -9,7 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,12 +33,6 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def sweep(folder: Path) -> None:
-    """Delete partial files that killed processes left in a folder."""
-    for path in folder.glob(".partial-*"):
-        path.unlink(missing_ok=True)
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file."""
     with replacing(path) as partial:
@@ -54,28 +48,25 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a CSV file; the first row's keys are the header."""
+def write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV file with a header; every row has every column."""
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows([row[name] for name in columns] for row in rows)
 
 
-def read_rows(path: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """The rows of a CSV file, which must have these columns; none if there is no file."""
     real = existing(path)
     if real is None:
         return []
-    try:
-        with _opened(path) as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
+    with suppress(UnicodeDecodeError, csv.Error, *_BROKEN), _opened(path) as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
         complete = set(columns) <= set(reader.fieldnames or ())
         if complete and all(None not in row.values() for row in rows):
             return rows
-    except (UnicodeDecodeError, csv.Error, *_BROKEN):
-        pass
     remedy = "remove it and run the same command again"
     if real != path:
         remedy = "get the packed study again"
@@ -118,11 +109,11 @@ def sha256(path: Path) -> str:
 
 def fingerprint(path: Path) -> dict[str, Any]:
     """What `changed` compares a source file with later."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing")
     try:
         stat = path.stat()
         return {"sha256": sha256(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -142,14 +133,13 @@ def save_figure(path: Path, figure: Figure) -> None:
     """Write a figure as svg, pdf or png, by the file's ending; equal figures give equal bytes."""
     import matplotlib  # slow to load, and most users of this module do without
 
-    date = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix)
-    metadata: Any = {date: None} if date else None
+    dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     settings: Any = {"svg.hashsalt": "segcal", "svg.fonttype": "path", "pdf.fonttype": 42}
     settings |= {"savefig.bbox": None, "savefig.facecolor": "auto"}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial, matplotlib.rc_context(settings):
-            figure.savefig(partial, dpi=300, transparent=False, metadata=metadata)
+            figure.savefig(partial, dpi=300, transparent=False, metadata=dates.get(path.suffix))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the figure {path}: {error}") from None
 

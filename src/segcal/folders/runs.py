@@ -7,21 +7,12 @@ fitted. A packed copy has no weights, and compressed tables.
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.folders.files import (
-    compress,
-    existing,
-    read_json,
-    read_rows,
-    sweep,
-    write_json,
-    write_rows,
-)
+from segcal.folders.files import compress, existing, read_json, read_rows, write_json, write_rows
 from segcal.types import UserError
 
 WEIGHTS = ("best", "last")
@@ -39,9 +30,8 @@ def is_run(root: Path) -> bool:
 
 def is_empty_run(root: Path) -> bool:
     """Whether a run can start in a folder: it does not exist, or holds only partial files."""
-    if not root.exists():
-        return True
-    return root.is_dir() and all(path.name.startswith(".partial-") for path in root.iterdir())
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    return not root.is_file() and all(name.startswith(".partial-") for name in names)
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -56,17 +46,10 @@ def read_run(root: Path) -> dict[str, Any]:
     path = root / RUN
     if not path.is_file():
         raise UserError(f"{root} is not a run (it has no {RUN}); segcal train makes one")
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        info = None
+    info = read_json(path)
     if not isinstance(info, dict) or not {"id", "status", "settings", "data"} <= set(info):
         raise UserError(f"{path} is damaged; move the folder away and train the run again")
-    return _upgraded(info)
-
-
-def _upgraded(info: dict[str, Any]) -> dict[str, Any]:
-    """Older runs kept one set of weights, which `training.keep` named and `best` described."""
+    # Older runs kept one set of weights, which `training.keep` named and `best` described.
     training = info["settings"].get("training")
     if isinstance(training, dict) and training.pop("keep", "best") == "last" and "best" in info:
         info["last"] = info.pop("best")
@@ -81,9 +64,8 @@ def write_run(root: Path, info: Mapping[str, Any]) -> None:
 def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
     """Raise if a run is a packed copy, which has no weights and stays as it was published."""
     if info.get("packed"):
-        raise UserError(
-            f"{root} is a packed copy of a run, which can only be compared; use the run itself"
-        )
+        problem = f"{root} is a packed copy of a run, which can only be compared"
+        raise UserError(f"{problem}; use the run itself")
 
 
 def weights_path(root: Path, weights: str) -> Path:
@@ -104,12 +86,12 @@ def calibrator_path(root: Path, name: str, weights: str = "best") -> Path:
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """The epochs in `log.csv`; none if there is no such file."""
-    return read_rows(root / LOG, columns=columns)
+    return read_rows(root / LOG, columns)
 
 
 def write_log(root: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write `log.csv`."""
-    write_rows(root / LOG, rows)
+    write_rows(root / LOG, list(rows[0]), rows)
 
 
 def read_bins(root: Path) -> list[dict[str, Any]]:
@@ -117,12 +99,13 @@ def read_bins(root: Path) -> list[dict[str, Any]]:
     path = existing(root / BINS)
     if path is None:
         return []
-    content = read_json(root / BINS)
+    content = read_json(path)
     entries = content.get("entries") if isinstance(content, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    if not isinstance(entries, list):
         raise UserError(f"{path} is damaged; run segcal evaluate --again on {root}")
-    weights = only_weights(root) if any("weights" not in entry for entry in entries) else ""
-    return [{"weights": weights, **entry} for entry in entries]
+    if any("weights" not in entry for entry in entries):  # of an older version
+        entries = [{"weights": only_weights(root), **entry} for entry in entries]
+    return entries
 
 
 def write_bins(root: Path, classes: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> None:
@@ -149,7 +132,8 @@ def remove_run(root: Path, others: Sequence[str] = ()) -> None:
 def sweep_run(root: Path) -> None:
     """Delete partial files that killed processes left in a run's folder."""
     for folder in (root, root / CHECKPOINTS):
-        sweep(folder)
+        for path in folder.glob(".partial-*"):
+            path.unlink(missing_ok=True)
 
 
 def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
@@ -159,12 +143,7 @@ def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
     for name in (LOG, SCORES, BINS):
         if existing(root / name) is not None:
             compress(root / name, target / name)
-    for path in _fits(root):
+    for path in (root / CALIBRATORS).rglob("*.json"):
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_json(copy, read_json(path))
-
-
-def _fits(root: Path) -> Iterator[Path]:
-    """The JSON files of fitted calibrators: temperatures, and what they were fitted on."""
-    yield from sorted((root / CALIBRATORS).rglob("*.json"))

@@ -10,9 +10,6 @@ from segcal.folders.files import existing, read_rows, write_rows
 from segcal.folders.runs import SCORES, only_weights
 from segcal.types import UserError
 
-SCORES_VERSION = 2
-"""Version 1 had no `weights` (a run kept one set) and no `voxels` (all were reference voxels)."""
-
 COLUMNS: dict[str, type] = {
     "run": str,
     "dataset": str,
@@ -29,9 +26,11 @@ COLUMNS: dict[str, type] = {
     "metric": str,  # a key of METRICS
     "value": float,  # nan where there is none
 }
-"""The columns of `scores.csv`, in their order."""
+"""The columns of `scores.csv` in version 2, in their order."""
 
 VERSION_1 = [name for name in COLUMNS if name not in ("weights", "voxels")]
+"""Version 1 had one set of weights a run; calibration scores were of reference voxels."""
+
 CALIBRATION_1 = (
     *("ece", "cece", "mce", "ace", "overconfidence", "underconfidence", "confidence_gap"),
     *("accuracy", "nll", "brier"),
@@ -41,7 +40,7 @@ CALIBRATION_1 = (
 
 def read_scores(root: Path) -> list[dict[str, Any]]:
     """The rows of a run's `scores.csv`, in today's format; none if there is no such file."""
-    rows: list[dict[str, Any]] = list(read_rows(root / SCORES, columns=VERSION_1))
+    rows: list[dict[str, Any]] = list(read_rows(root / SCORES, VERSION_1))
     if rows and "voxels" not in rows[0]:
         weights = only_weights(root)
         for row in rows:
@@ -51,13 +50,11 @@ def read_scores(root: Path) -> list[dict[str, Any]]:
         for row in rows:
             row["value"] = float(row["value"])
     except ValueError:
-        raise UserError(
-            f"{existing(root / SCORES)} holds values that are not numbers; run segcal evaluate"
-            " --again on the run"
-        ) from None
+        problem = f"{existing(root / SCORES)} holds values that are not numbers"
+        raise UserError(f"{problem}; run segcal evaluate --again on the run") from None
     return rows
 
 
 def write_scores(root: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a run's `scores.csv`: every row has every column, in the order of `COLUMNS`."""
-    write_rows(root / SCORES, [{name: row[name] for name in COLUMNS} for row in rows])
+    """Write a run's `scores.csv`: a header, and rows that have every column."""
+    write_rows(root / SCORES, list(COLUMNS), rows)

@@ -50,12 +50,9 @@ def write_cells(root: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:
 
 def failed_cells(root: Path) -> dict[str, str]:
     """The cells that failed, each with the reason; a damaged file names none."""
-    reasons = {}
-    cells = _table(root / CELLS).get("cells")
-    for name, state in cells.items() if isinstance(cells, dict) else ():
-        if isinstance(state, dict) and state.get("status") == FAILED:
-            reasons[name] = str(state.get("error", "for an unknown reason"))
-    return reasons
+    cells = _table(root / CELLS).get("cells", {})
+    failed = {name: state for name, state in cells.items() if state["status"] == FAILED}
+    return {name: state.get("error", "for an unknown reason") for name, state in failed.items()}
 
 
 def is_packed(root: Path) -> bool:

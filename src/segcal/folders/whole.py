@@ -16,10 +16,8 @@ from segcal.types import UserError
 try:
     import fcntl
 except ModuleNotFoundError:
-    raise UserError(
-        "on Windows segcal has only its losses and metrics; for all else run it in WSL"
-        " (wsl --install)"
-    ) from None
+    problem = "on Windows segcal has only its losses and metrics"
+    raise UserError(f"{problem}; for all else run it in WSL (wsl --install)") from None
 
 KEY = "key.json"
 
@@ -63,9 +61,8 @@ def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
                 raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(
-            f"cannot write to {target.parent}: {reason}; make room or choose another folder"
-        ) from None
+        problem = f"cannot write to {target.parent}: {reason}"
+        raise UserError(f"{problem}; make room or choose another folder") from None
     finally:
         for parent in new_parents:
             with suppress(OSError):
@@ -92,9 +89,8 @@ def _locked(path: Path, target: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise BusyError(
-                f"another process is at work on {target}; wait until it is done"
-            ) from None
+            problem = f"another process is at work on {target}"
+            raise BusyError(f"{problem}; wait until it is done") from None
         with suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
