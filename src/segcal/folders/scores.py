@@ -26,8 +26,9 @@ COLUMNS: dict[str, type] = {
     "metric": str,  # a key of METRICS
     "value": float,  # nan where there is none
 }
-"""The columns of `scores.csv` in version 2, in their order."""
+"""The columns of `scores.csv` in `SCORES_VERSION`, in their order."""
 
+SCORES_VERSION = 2
 VERSION_1 = [name for name in COLUMNS if name not in ("weights", "voxels")]
 """Version 1 had one set of weights a run; calibration scores were of reference voxels."""
 
@@ -41,7 +42,8 @@ CALIBRATION_1 = (
 def read_scores(root: Path) -> list[dict[str, Any]]:
     """The rows of a run's `scores.csv`, in today's format; none if there is no such file."""
     rows: list[dict[str, Any]] = list(read_rows(root / SCORES, VERSION_1))
-    if rows and "voxels" not in rows[0]:
+    version = SCORES_VERSION if rows and set(COLUMNS) <= set(rows[0]) else 1
+    if version == 1:
         weights = only_weights(root)
         for row in rows:
             row["weights"] = weights
