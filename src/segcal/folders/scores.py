@@ -42,7 +42,7 @@ CALIBRATION_1 = (
 def read_scores(root: Path) -> list[dict[str, Any]]:
     """The rows of a run's `scores.csv`, in today's format; none if there is no such file."""
     rows: list[dict[str, Any]] = list(read_rows(root / SCORES, VERSION_1))
-    version = SCORES_VERSION if rows and set(COLUMNS) <= set(rows[0]) else 1
+    version = SCORES_VERSION if not rows or set(COLUMNS) <= set(rows[0]) else 1
     if version == 1:
         weights = only_weights(root)
         for row in rows:
