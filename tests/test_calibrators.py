@@ -272,7 +272,7 @@ def test_lts_leaves_come_apart():
     ever.
     """
     data = example()
-    weight = fit("lts", lambda: data, epochs=3, least_steps=1).tensors()["weight"]
+    weight = fit("lts", lambda: data, epochs=3, least_steps=1).parameters["weight"]
     assert all((weight[i] - weight[j]).abs().max() > 1e-5 for i in range(4) for j in range(i))
 
     weights = first_weights(3, 1, 4.0, 0)
@@ -309,7 +309,7 @@ def test_lts_finds_regions_where_ts_cannot():
     assert nll(local, data) < nll(one, data) - 0.05
     assert nll(local, test) < nll(one, test) - 0.05
     logits, _, image = joined(test)
-    found = temperatures(logits, image, **local.tensors())
+    found = temperatures(logits, image, **local.parameters)
     assert found[..., :8].mean() > 2
     assert found[..., -8:].mean() < 1
 
@@ -322,7 +322,7 @@ def test_lts_keeps_the_best_epoch_and_says_so():
     assert facts["nll_after"] == pytest.approx(nll(fitted, data), rel=1e-5)
     assert facts["nll_before"] == pytest.approx(nll(identity, data), rel=1e-5)
     assert 1 <= facts["best_epoch"] <= 12
-    mean = temperatures(*(joined(data)[i] for i in (0, 2)), **fitted.tensors()).mean().item()
+    mean = temperatures(*(joined(data)[i] for i in (0, 2)), **fitted.parameters).mean().item()
     assert facts["temperature"]["mean"] == pytest.approx(mean, rel=1e-4)
 
 
@@ -345,7 +345,8 @@ def test_lts_is_the_same_twice_and_leaves_the_callers_seed_alone():
     data = example()
     state = torch.get_rng_state()
     one, two, other = (
-        fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).tensors() for seed in (0, 0, 1)
+        fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).parameters
+        for seed in (0, 0, 1)
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["weight"], other["weight"])
@@ -365,8 +366,8 @@ def test_lts_takes_a_scan_in_parts_to_the_same_end(monkeypatch):
     )
     parts = fit("lts", lambda: data, epochs=3, least_steps=1)
     assert set(seen) == {1, 2}
-    for name, value in whole.tensors().items():
-        torch.testing.assert_close(parts.tensors()[name], value, rtol=1e-3, atol=1e-6)
+    for name, value in whole.parameters.items():
+        torch.testing.assert_close(parts.parameters[name], value, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(
         parts(data[0][0], data[0][2]), whole(data[0][0], data[0][2]), rtol=1e-3, atol=1e-4
     )
@@ -505,17 +506,17 @@ def test_streaming_gives_what_one_batch_gives(key):
     one, many = (fit(key, lambda d=d: d, **settings) for d in ([joined(data)], data))
     assert one.facts()["nll_before"] == pytest.approx(many.facts()["nll_before"], rel=1e-6)
     if key != "lts":
-        for name, value in one.tensors().items():
-            torch.testing.assert_close(many.tensors()[name], value, rtol=1e-6, atol=1e-8)
+        for name, value in one.parameters.items():
+            torch.testing.assert_close(many.parameters[name], value, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("key", ["ts", "vs"])
 @pytest.mark.parametrize("chunk", [20, 1000, 3000])
 def test_chunks_give_what_the_whole_gives(key, chunk, monkeypatch):
     data = example()
-    whole = fit(key, lambda: data).tensors()
+    whole = fit(key, lambda: data).parameters
     monkeypatch.setattr("segcal.calibrators.fitting.CHUNK", chunk)
-    for name, value in fit(key, lambda: data).tensors().items():
+    for name, value in fit(key, lambda: data).parameters.items():
         torch.testing.assert_close(value, whole[name], rtol=1e-6, atol=1e-8)
 
 
@@ -528,8 +529,8 @@ def test_ignored_voxels_do_not_count(key):
     before, after = (fit(key, lambda d=d: d, **QUICK[key]) for d in (data, other))
     assert after.facts()["nll_before"] == pytest.approx(before.facts()["nll_before"], rel=1e-9)
     if key != "lts":  # whose convolutions see neighbours
-        for name, value in before.tensors().items():
-            torch.testing.assert_close(after.tensors()[name], value, rtol=1e-9, atol=1e-12)
+        for name, value in before.parameters.items():
+            torch.testing.assert_close(after.parameters[name], value, rtol=1e-9, atol=1e-12)
 
 
 @ROWS
@@ -581,7 +582,7 @@ def test_no_gradient_flows_and_inputs_stay(key):
     out = fitted(logits.requires_grad_(), image)
     assert not out.requires_grad
     assert torch.equal(logits, kept)
-    assert not any(value.requires_grad for value in fitted.tensors().values())
+    assert not any(value.requires_grad for value in fitted.parameters.values())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(fitted(logits, image), out)
 
@@ -679,8 +680,6 @@ def test_lts_wants_slices_and_their_image():
         fitted(logits)
     with pytest.raises(UserError, match="got shape"):
         fitted(logits, image[..., :-1])
-    with pytest.raises(UserError, match="images of 1 channels; got 2"):
-        fitted(logits, image.repeat(1, 2, 1, 1))
     with pytest.raises(UserError, match="2D slices"):
         fitted(logits[..., None], image[..., None])
     with pytest.raises(UserError, match="2D slices"):

@@ -65,7 +65,7 @@ def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = Non
     """Write `<stem>.safetensors` and `<stem>.json`; `identity` names the run and data fitted on."""
     facts = fitted.facts()
     facts["identity"] = {**facts.get("identity", {}), **(identity or {})}
-    write(Path(stem), fitted.tensors(), facts)
+    write(Path(stem), fitted.parameters, facts)
 
 
 def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:

@@ -51,10 +51,6 @@ class Fitted:
         with torch.autocast(logits.device.type, enabled=False):  # it would narrow convolutions
             return self.apply(logits, image, **parameters)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters by name."""
-        return dict(self.parameters)
-
     def facts(self) -> dict[str, Any]:
         """The facts of the fit, ready for JSON: key, settings, NLL before and after, warnings."""
         return {"key": self.key, **deepcopy(self.record)}
@@ -117,13 +113,11 @@ def checked(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         yield logits, labels, image
 
 
-def mean_of(sums: Tensor, n_known: int = 0) -> tuple[int, Tensor]:
+def mean_of(sums: Tensor) -> tuple[int, Tensor]:
     """The number of voxels, the last of some sums over them, and the means of the other sums."""
     n_voxels = int(sums[-1])
     if n_voxels == 0:
         raise UserError("there are no voxels to fit on; got no batch, or only ignored labels")
-    if n_known not in (0, n_voxels):
-        raise UserError(f"every pass must give the same voxels; got {n_known} and then {n_voxels}")
     if not sums.isfinite().all():
         raise UserError("logits and image must be finite, and logits below 1e18; got others")
     return n_voxels, sums[:-1] / n_voxels

@@ -60,10 +60,10 @@ def lts(
     start = _survey(batches)
     n_epochs = max(epochs, math.ceil(least_steps / start.n_batches))
     weights = first_weights(start.n_classes, start.n_channels, start.size, seed)
-    best_epoch, nll, spread = 0, start.nll, Spread(1.0, 0.0, 0.0)
+    best_epoch, nll, spread = 0, start.nll, {"mean": 1.0, "at_lowest": 0.0, "at_highest": 0.0}
     best = {name: torch.zeros_like(value) for name, value in weights.items()}  # T = 1 everywhere
     for epoch in _epochs(batches, weights, start, n_epochs, lr):
-        now, now_spread = _evaluated(batches, weights, start.n_voxels)
+        now, now_spread = _evaluated(batches, weights)
         if now < nll:
             best_epoch, nll, spread = epoch, now, now_spread
             best = {name: value.detach().clone() for name, value in weights.items()}
@@ -75,7 +75,7 @@ def lts(
         "nll_after": nll,
         "passes": 1 + 2 * n_epochs,
         "best_epoch": best_epoch,
-        "temperature": spread._asdict(),
+        "temperature": spread,
         "warnings": _warnings(best_epoch, spread),
     }
     return Fitted("lts", scale_locally, best, record)
@@ -106,9 +106,6 @@ def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Te
     """Logits (N, K, H, W) over a temperature per pixel."""
     _check_image(logits, image)
     assert image is not None
-    if image.shape[1] != weights["image_weight"].shape[1]:
-        fitted = weights["image_weight"].shape[1]
-        raise UserError(f"this lts was fitted on images of {fitted} channels; got {image.shape[1]}")
     wide, local = widest(logits), []
     for x, of in _parts(logits, image):
         local.append(temperatures(x.to(wide), of.to(logits.device, wide), **weights))
@@ -177,16 +174,9 @@ def _survey(batches: Batches) -> Survey:
     return Survey(*shape, n_batches, n_voxels, nll, square_mean**0.5 or 1.0)
 
 
-class Spread(NamedTuple):
-    """The temperatures of the voxels that count: their mean, and the shares at the bounds."""
-
-    mean: float
-    at_lowest: float
-    at_highest: float
-
-
 @torch.no_grad()
-def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float, Spread]:
+def _evaluated(batches: Batches, weights: Weights) -> tuple[float, dict[str, float]]:
+    """The mean NLL; of the temperatures, the mean and the shares at the bounds."""
     sums = torch.zeros(5, dtype=torch.float64)
     for x, y, of in (part for batch in _slices(batches) for part in _parts(*batch)):
         local = temperatures(x, of, **weights)
@@ -195,8 +185,8 @@ def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float
         counts = [(inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), kept.sum()]
         total = inside.sum(dtype=torch.float64)
         sums += torch.stack([_nll(x / local, y), total, *counts]).cpu()
-    nll, *spread = mean_of(sums, n_voxels)[1].tolist()
-    return nll, Spread(*spread)
+    nll, mean, at_lowest, at_highest = mean_of(sums)[1].tolist()
+    return nll, {"mean": mean, "at_lowest": at_lowest, "at_highest": at_highest}
 
 
 def _nll(logits: Tensor, labels: Tensor) -> Tensor:
@@ -205,25 +195,23 @@ def _nll(logits: Tensor, labels: Tensor) -> Tensor:
     return nll.sum(dtype=torch.float64)
 
 
-def _warnings(best_epoch: int, spread: Spread) -> list[str]:
+def _warnings(best_epoch: int, spread: dict[str, float]) -> list[str]:
     warnings = [] if best_epoch else [NO_GAIN]
-    bounds = {f"lower bound {LOWEST:g}": spread.at_lowest}
-    bounds[f"upper bound {HIGHEST:g}"] = spread.at_highest
-    for bound, share in bounds.items():
-        if share >= OFTEN:
-            warnings.append(f"the temperature of {share:.0%} of the voxels is at its {bound}")
+    for share, bound in (
+        ("at_lowest", f"lower bound {LOWEST:g}"),
+        ("at_highest", f"upper bound {HIGHEST:g}"),
+    ):
+        if spread[share] >= OFTEN:
+            warnings.append(
+                f"the temperature of {spread[share]:.0%} of the voxels is at its {bound}"
+            )
     return warnings
 
 
 def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """One pass over checked batches, in float32, on the CPU, where the weights are."""
-    n_channels = 0
     for logits, labels, image in checked(batches):
         _check_image(logits, image)
-        n, n_channels = image.shape[1], n_channels or image.shape[1]
-        if n != n_channels:
-            got = f"{n_channels} and then {n}"
-            raise UserError(f"every image must have the same number of channels; got {got}")
         yield logits.detach().float().cpu(), labels.long().cpu(), image.detach().float().cpu()
 
 
