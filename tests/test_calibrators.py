@@ -256,15 +256,15 @@ def test_lts_is_a_tree_of_nine_convolutions(size, mode):
     root = gates[3] * tree + (1 - gates[3]) * image_leaf
     expected = torch.relu(root + 1 - LOWEST) + LOWEST
     assert expected.min() < 0.9, "some at the relu"
-    torch.testing.assert_close(temperatures(logits, image, **weights), expected.clamp_max(HIGHEST))
+    torch.testing.assert_close(temperatures(logits, image, weights), expected.clamp_max(HIGHEST))
 
 
 def test_lts_starts_at_exactly_one():
     weights = first_weights(3, 1, 2.0, 0)
-    start = temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), **weights)
+    start = temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), weights)
     assert (start == 1).all()
     zero = {name: torch.zeros_like(w) for name, w in weights.items()}
-    assert (temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), **zero) == 1).all()
+    assert (temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), zero) == 1).all()
 
 
 def test_lts_leaves_come_apart():
@@ -279,7 +279,7 @@ def test_lts_leaves_come_apart():
     weights["weight"].data.zero_()
     logits, labels, image = data[0]
     F.cross_entropy(
-        logits / temperatures(logits, image, **weights), labels, ignore_index=IGNORE
+        logits / temperatures(logits, image, weights), labels, ignore_index=IGNORE
     ).backward()
     grad = weights["weight"].grad
     assert (grad[:4] == grad[0]).all()
@@ -309,7 +309,7 @@ def test_lts_finds_regions_where_ts_cannot():
     assert nll(local, data) < nll(one, data) - 0.05
     assert nll(local, test) < nll(one, test) - 0.05
     logits, _, image = joined(test)
-    found = temperatures(logits, image, **local.parameters)
+    found = temperatures(logits, image, local.parameters)
     assert found[..., :8].mean() > 2
     assert found[..., -8:].mean() < 1
 
@@ -322,7 +322,7 @@ def test_lts_keeps_the_best_epoch_and_says_so():
     assert facts["nll_after"] == pytest.approx(nll(fitted, data), rel=1e-5)
     assert facts["nll_before"] == pytest.approx(nll(identity, data), rel=1e-5)
     assert 1 <= facts["best_epoch"] <= 12
-    mean = temperatures(*(joined(data)[i] for i in (0, 2)), **fitted.parameters).mean().item()
+    mean = temperatures(*(joined(data)[i] for i in (0, 2)), fitted.parameters).mean().item()
     assert facts["temperature"]["mean"] == pytest.approx(mean, rel=1e-4)
 
 
@@ -362,7 +362,7 @@ def test_lts_takes_a_scan_in_parts_to_the_same_end(monkeypatch):
     seen = []
     monkeypatch.setattr(local, "PART", 300)  # two slices at a time, and a last one
     monkeypatch.setattr(
-        local, "temperatures", lambda x, of, **w: seen.append(len(x)) or temperatures(x, of, **w)
+        local, "temperatures", lambda x, of, w: seen.append(len(x)) or temperatures(x, of, w)
     )
     parts = fit("lts", lambda: data, epochs=3, least_steps=1)
     assert set(seen) == {1, 2}
@@ -656,9 +656,6 @@ def test_bad_batches_are_told_in_one_sentence(key):
     assert fit(key, lambda: [(logits.softmax(1).log(), labels, image)]).facts()[
         "nll_before"
     ] == pytest.approx(fit(key, lambda: [(logits, labels, image)]).facts()["nll_before"], rel=1e-4)
-    four = torch.cat([logits, logits[:, :1]], 1)
-    with pytest.raises(UserError, match="every batch must have the same"):
-        fit(key, lambda: [(logits, labels, image), (four, labels, image)])
 
 
 @ROWS
@@ -668,8 +665,6 @@ def test_other_classes_than_fitted_are_a_user_error(key):
     for shape in ((2, 4, 20, 24), (3,)):
         with pytest.raises(UserError, match=f"this {key} was fitted on 3 classes"):
             fitted(torch.zeros(shape), data[0][2])
-    with pytest.raises(UserError, match="floating point"):
-        fitted(data[0][0].long(), data[0][2])
 
 
 def test_lts_wants_slices_and_their_image():

@@ -38,12 +38,9 @@ class Fitted:
     @torch.no_grad()
     def __call__(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
         """Calibrated logits (N, K, *S), without gradient; only `lts` needs the image."""
-        if not logits.is_floating_point():
-            raise UserError(f"logits must be floating point; got {logits.dtype}")
         n, shape = self.record["n_classes"], tuple(logits.shape)
-        if logits.ndim < 2 or shape[1] != n:
-            fitted_on = f"this {self.key} was fitted on {n} classes"
-            raise UserError(f"{fitted_on}, (N, {n}, *S); got shape {shape}")
+        if shape[1:2] != (n,):
+            raise UserError(f"this {self.key} was fitted on {n} classes; got shape {shape}")
         parameters = {}
         for name, value in self.parameters.items():
             # the type first: some devices have no float64
@@ -83,9 +80,7 @@ def divided(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass: logits (n, K, v) in at least float32, labels and weights (n, 1, v); a weight is 0.0
-    where ignored, else 1.0.
-    """
+    """One pass: logits (n, K, v), labels and weights (n, 1, v); ignored voxels have weight 0."""
     for logits, labels, _ in checked(batches):
         n_classes = logits.shape[1]
         flat = logits.detach().reshape(len(logits), n_classes, -1)  # (N, K, V)
@@ -98,14 +93,10 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def checked(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass over the batches; raises unless all are logits of the same classes with labels."""
-    n_classes = 0
+    """One pass over the batches; raises unless they are logits with labels."""
     for logits, labels, image in batches():
         check_arrays(logits, labels)
-        n, n_classes = logits.shape[1], n_classes or logits.shape[1]
-        if n != n_classes:
-            raise UserError(f"every batch must have the same classes; got {n_classes} and then {n}")
-        check_labels(labels, n_classes, IGNORE)
+        check_labels(labels, logits.shape[1], IGNORE)
         sums_to_one = (logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2
         if logits.min() >= 0 and sums_to_one.all():
             remedy = "take their logarithm: probs.clamp_min(1e-7).log()"

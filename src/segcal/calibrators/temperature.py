@@ -78,9 +78,9 @@ def best_temperature(batches: Batches, tolerance: float) -> dict[str, Any]:
         if low in tried and high in tried:
             move, instead = _crossing(tried[low], tried[high]), math.sqrt(low * high)
         else:
-            newton = (
-                b - here.slope / here.curvature if here.curvature > 0 else -here.slope * math.inf
-            )
+            newton = -math.copysign(math.inf, here.slope)
+            if here.curvature > 0:
+                newton = b - here.slope / here.curvature
             move, instead = min(max(newton, b / 4), b * 4), low if here.slope > 0 else high
         if not low < move < high or abs(math.log(move / b)) > 0.7 * last_move:
             move = instead
@@ -93,9 +93,8 @@ def best_temperature(batches: Batches, tolerance: float) -> dict[str, Any]:
 def _crossing(left: Point, right: Point) -> float:
     """Where the cubic through the slope by log b and its derivative at two points is 0."""
     width = math.log(right.b / left.b)
-    (f0, d0), (f1, d1) = (
-        (p.b * p.slope, (p.b**2 * p.curvature + p.b * p.slope) * width) for p in (left, right)
-    )
+    f0, f1 = (p.b * p.slope for p in (left, right))
+    d0, d1 = ((p.b**2 * p.curvature + p.b * p.slope) * width for p in (left, right))
     low, high = 0.0, 1.0
     for _ in range(50):  # bisection takes microseconds, a pass over the data far longer
         t = (low + high) / 2

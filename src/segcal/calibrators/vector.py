@@ -34,11 +34,10 @@ class Point(NamedTuple):
 
 
 def vs(batches: Batches, *, ridge: float = 1e-6) -> Fitted:
-    r"""Fit a scale and a bias per class that minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2
-    + b_k^2)$.
+    r"""Minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2 + b_k^2)$; can change the label map.
 
     Starts from the best single temperature, so it is never worse on the data that it is fitted on,
-    up to the ridge. It can change the label map.
+    up to the ridge.
 
     >>> logits, labels = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
     >>> vs(lambda: [(logits, labels, logits)])(logits).softmax(1)[0]

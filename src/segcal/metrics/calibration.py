@@ -1,11 +1,9 @@
-r"""Calibration statistics: one pass over the logits gives a `Reliability`, and every score is a
-function of it.
+r"""One pass over the logits gives a `Reliability`; every calibration score is a function of it.
 
-Bins are $(\frac{b-1}{B}, \frac{b}{B}]$, and a confidence of exactly 0 belongs to the first. The bin
-is that of the probability in float32, also for float64 input: the same map gets the same bins in
-both. A float32 value times the number of bins is exact in float64, so no voxel gets into a
-neighbouring bin by rounding. All sums are float64. Two values with the same classes and bins add:
-over slices, cases, processes, in any order.
+Bins are $(\frac{b-1}{B}, \frac{b}{B}]$, and a confidence of 0 belongs to the first. The bin is that
+of the probability in float32, also for float64 input: the same map gets the same bins in both. A
+float32 value times the number of bins is exact in float64, so rounding moves no voxel to another
+bin. All sums are float64. They add over slices, cases and processes, in any order.
 """
 
 from __future__ import annotations
@@ -229,10 +227,9 @@ def ece(bins: Reliability) -> Tensor:
 
 
 def cece(bins: Reliability, *, class_reduction: str = "mean") -> Tensor:
-    r"""Class-wise ECE, $\frac{1}{K} \sum_k \sum_b \frac{|B_{b,k}|}{N} |A_{b,k} - C_{b,k}|$,
-    background included.
+    r"""Class-wise ECE, $\frac{1}{K} \sum_k \sum_b \frac{|B_{b,k}|}{N} |A_{b,k} - C_{b,k}|$.
 
-    The mean over classes matches the paper's tables; `"sum"` is its equation, `"none"` gives (K,).
+    With background. The mean matches the paper's tables, `"sum"` its equation; `"none"` gives (K,).
     """
     check_choice("class_reduction", class_reduction, ("mean", "sum", "none"))
     per_class = bins.classes.error
