@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segcal.losses.checks import counted, objective
-from segcal.types import IGNORE, check_choice, check_labels, check_range
+from segcal.types import IGNORE, check_arrays, check_choice, check_labels, check_range
 
 SMOOTH = 1e-5  # of Dice, as in MONAI; a class absent from item and prediction then costs nothing
 
@@ -75,6 +75,9 @@ def margin_penalty(
         ignore_index = IGNORE  # the zeros below are not to be ignored
         zero = torch.zeros((), dtype=torch.long, device=logits.device)
         labels = zero.expand(logits.shape[0], *logits.shape[2:])
+    elif not torch.compiler.is_compiling():  # no look-up below fails on a label out of range
+        check_arrays(logits, labels)
+        check_labels(labels, logits.shape[1], ignore_index)
     settings = {"margin": margin, "penalty": penalty, "class_reduction": class_reduction}
     return _margin_penalty(logits, labels, ignore_index=ignore_index, **settings)
 
@@ -83,8 +86,6 @@ def margin_penalty(
 def _margin_penalty(
     logits: Tensor, labels: Tensor, *, ignore_index: int, **settings: Any
 ) -> Tensor:
-    if not torch.compiler.is_compiling():  # no look-up below fails on a label out of range
-        check_labels(labels, logits.shape[1], ignore_index)
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
     value, grad = _margin_term(logits.detach(), voxel_weight, **settings)
     return _with_gradient(logits, value / n_counted, grad.div_(n_counted))
