@@ -51,7 +51,9 @@ class Reliability:
     brier: Tensor  # summed over voxels
 
     @staticmethod
-    def zero(n_classes: int, n_bins: int, device: torch.device | None = None) -> Reliability:
+    def zero(
+        n_classes: int, n_bins: int = N_BINS, device: torch.device | None = None
+    ) -> Reliability:
         """The value of no voxels."""
         check_range("n_bins", n_bins, 1)
         sums = torch.zeros(3, 1 + n_classes, n_bins, dtype=torch.float64, device=device)
