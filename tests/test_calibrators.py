@@ -256,15 +256,15 @@ def test_lts_is_a_tree_of_nine_convolutions(size, mode):
     root = gates[3] * tree + (1 - gates[3]) * image_leaf
     expected = torch.relu(root + 1 - LOWEST) + LOWEST
     assert expected.min() < 0.9, "some at the relu"
-    torch.testing.assert_close(temperatures(logits, image, **weights), expected.clamp_max(HIGHEST))
+    torch.testing.assert_close(temperatures(logits, image, weights), expected.clamp_max(HIGHEST))
 
 
 def test_lts_starts_at_exactly_one():
     weights = first_weights(3, 1, 2.0, 0)
-    start = temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), **weights)
+    start = temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), weights)
     assert (start == 1).all()
     zero = {name: torch.zeros_like(w) for name, w in weights.items()}
-    assert (temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), **zero) == 1).all()
+    assert (temperatures(torch.randn(2, 3, 8, 8) * 9, torch.rand(2, 1, 8, 8), zero) == 1).all()
 
 
 def test_lts_leaves_come_apart():
@@ -272,14 +272,14 @@ def test_lts_leaves_come_apart():
     ever.
     """
     data = example()
-    weight = fit("lts", lambda: data, epochs=3, least_steps=1).tensors()["weight"]
+    weight = fit("lts", lambda: data, epochs=3, least_steps=1).parameters["weight"]
     assert all((weight[i] - weight[j]).abs().max() > 1e-5 for i in range(4) for j in range(i))
 
     weights = first_weights(3, 1, 4.0, 0)
     weights["weight"].data.zero_()
     logits, labels, image = data[0]
     F.cross_entropy(
-        logits / temperatures(logits, image, **weights), labels, ignore_index=IGNORE
+        logits / temperatures(logits, image, weights), labels, ignore_index=IGNORE
     ).backward()
     grad = weights["weight"].grad
     assert (grad[:4] == grad[0]).all()
@@ -309,7 +309,7 @@ def test_lts_finds_regions_where_ts_cannot():
     assert nll(local, data) < nll(one, data) - 0.05
     assert nll(local, test) < nll(one, test) - 0.05
     logits, _, image = joined(test)
-    found = temperatures(logits, image, **local.tensors())
+    found = temperatures(logits, image, local.parameters)
     assert found[..., :8].mean() > 2
     assert found[..., -8:].mean() < 1
 
@@ -322,7 +322,7 @@ def test_lts_keeps_the_best_epoch_and_says_so():
     assert facts["nll_after"] == pytest.approx(nll(fitted, data), rel=1e-5)
     assert facts["nll_before"] == pytest.approx(nll(identity, data), rel=1e-5)
     assert 1 <= facts["best_epoch"] <= 12
-    mean = temperatures(*(joined(data)[i] for i in (0, 2)), **fitted.tensors()).mean().item()
+    mean = temperatures(*(joined(data)[i] for i in (0, 2)), fitted.parameters).mean().item()
     assert facts["temperature"]["mean"] == pytest.approx(mean, rel=1e-4)
 
 
@@ -345,7 +345,8 @@ def test_lts_is_the_same_twice_and_leaves_the_callers_seed_alone():
     data = example()
     state = torch.get_rng_state()
     one, two, other = (
-        fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).tensors() for seed in (0, 0, 1)
+        fit("lts", lambda: data, epochs=2, least_steps=1, seed=seed).parameters
+        for seed in (0, 0, 1)
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["weight"], other["weight"])
@@ -361,12 +362,12 @@ def test_lts_takes_a_scan_in_parts_to_the_same_end(monkeypatch):
     seen = []
     monkeypatch.setattr(local, "PART", 300)  # two slices at a time, and a last one
     monkeypatch.setattr(
-        local, "temperatures", lambda x, of, **w: seen.append(len(x)) or temperatures(x, of, **w)
+        local, "temperatures", lambda x, of, w: seen.append(len(x)) or temperatures(x, of, w)
     )
     parts = fit("lts", lambda: data, epochs=3, least_steps=1)
     assert set(seen) == {1, 2}
-    for name, value in whole.tensors().items():
-        torch.testing.assert_close(parts.tensors()[name], value, rtol=1e-3, atol=1e-6)
+    for name, value in whole.parameters.items():
+        torch.testing.assert_close(parts.parameters[name], value, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(
         parts(data[0][0], data[0][2]), whole(data[0][0], data[0][2]), rtol=1e-3, atol=1e-4
     )
@@ -505,17 +506,17 @@ def test_streaming_gives_what_one_batch_gives(key):
     one, many = (fit(key, lambda d=d: d, **settings) for d in ([joined(data)], data))
     assert one.facts()["nll_before"] == pytest.approx(many.facts()["nll_before"], rel=1e-6)
     if key != "lts":
-        for name, value in one.tensors().items():
-            torch.testing.assert_close(many.tensors()[name], value, rtol=1e-6, atol=1e-8)
+        for name, value in one.parameters.items():
+            torch.testing.assert_close(many.parameters[name], value, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("key", ["ts", "vs"])
 @pytest.mark.parametrize("chunk", [20, 1000, 3000])
 def test_chunks_give_what_the_whole_gives(key, chunk, monkeypatch):
     data = example()
-    whole = fit(key, lambda: data).tensors()
+    whole = fit(key, lambda: data).parameters
     monkeypatch.setattr("segcal.calibrators.fitting.CHUNK", chunk)
-    for name, value in fit(key, lambda: data).tensors().items():
+    for name, value in fit(key, lambda: data).parameters.items():
         torch.testing.assert_close(value, whole[name], rtol=1e-6, atol=1e-8)
 
 
@@ -528,8 +529,8 @@ def test_ignored_voxels_do_not_count(key):
     before, after = (fit(key, lambda d=d: d, **QUICK[key]) for d in (data, other))
     assert after.facts()["nll_before"] == pytest.approx(before.facts()["nll_before"], rel=1e-9)
     if key != "lts":  # whose convolutions see neighbours
-        for name, value in before.tensors().items():
-            torch.testing.assert_close(after.tensors()[name], value, rtol=1e-9, atol=1e-12)
+        for name, value in before.parameters.items():
+            torch.testing.assert_close(after.parameters[name], value, rtol=1e-9, atol=1e-12)
 
 
 @ROWS
@@ -581,7 +582,7 @@ def test_no_gradient_flows_and_inputs_stay(key):
     out = fitted(logits.requires_grad_(), image)
     assert not out.requires_grad
     assert torch.equal(logits, kept)
-    assert not any(value.requires_grad for value in fitted.tensors().values())
+    assert not any(value.requires_grad for value in fitted.parameters.values())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(fitted(logits, image), out)
 
@@ -655,9 +656,6 @@ def test_bad_batches_are_told_in_one_sentence(key):
     assert fit(key, lambda: [(logits.softmax(1).log(), labels, image)]).facts()[
         "nll_before"
     ] == pytest.approx(fit(key, lambda: [(logits, labels, image)]).facts()["nll_before"], rel=1e-4)
-    four = torch.cat([logits, logits[:, :1]], 1)
-    with pytest.raises(UserError, match="every batch must have the same"):
-        fit(key, lambda: [(logits, labels, image), (four, labels, image)])
 
 
 @ROWS
@@ -667,8 +665,6 @@ def test_other_classes_than_fitted_are_a_user_error(key):
     for shape in ((2, 4, 20, 24), (3,)):
         with pytest.raises(UserError, match=f"this {key} was fitted on 3 classes"):
             fitted(torch.zeros(shape), data[0][2])
-    with pytest.raises(UserError, match="floating point"):
-        fitted(data[0][0].long(), data[0][2])
 
 
 def test_lts_wants_slices_and_their_image():
@@ -679,8 +675,6 @@ def test_lts_wants_slices_and_their_image():
         fitted(logits)
     with pytest.raises(UserError, match="got shape"):
         fitted(logits, image[..., :-1])
-    with pytest.raises(UserError, match="images of 1 channels; got 2"):
-        fitted(logits, image.repeat(1, 2, 1, 1))
     with pytest.raises(UserError, match="2D slices"):
         fitted(logits[..., None], image[..., None])
     with pytest.raises(UserError, match="2D slices"):

@@ -80,7 +80,6 @@ def test_learned_values_are_no_settings():
 def test_losses_without_state_have_nothing_to_save_or_learn():
     for key in LOSSES:
         criterion = Criterion(key)
-        assert not criterion.learns
         assert not criterion.state_dict()
         criterion.update(FACTS)
 

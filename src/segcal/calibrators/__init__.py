@@ -10,22 +10,26 @@ tensor([0.8000, 0.2000])
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from torch import Tensor
 
-from segcal.calibrators.files import read, saved, write
 from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted
 from segcal.calibrators.local import lts, scale_locally
 from segcal.calibrators.temperature import scale, ts
 from segcal.calibrators.vector import scale_classes, vs
-from segcal.types import UserError, check_choice, check_settings, settings_of
+from segcal.types import UserError, check_settings, settings_of
 
 __all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "Batches", "Calibrator", "Fitted"]
 __all__ += ["fit", "load", "lts", "save", "saved", "ts", "vs"]
+
+FORMAT = 1  # the version of the JSON; raised when older files can no longer be read
 
 
 @dataclass(frozen=True)
@@ -62,21 +66,60 @@ def fit(key: str, batches: Batches, **settings: Any) -> Fitted:
 
 
 def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = None) -> None:
-    """Write `<stem>.safetensors` and `<stem>.json`; `identity` names the run and data fitted on."""
-    facts = fitted.facts()
+    """Write `<stem>.safetensors`, the parameters, and `<stem>.json`, the facts.
+
+    `identity` names the run and data fitted on. No pickle, so that reading a file runs no code. The
+    JSON holds the SHA-256 of both together, so that a changed or exchanged file is noticed.
+    """
+    facts = {"format": FORMAT, **fitted.facts()}
     facts["identity"] = {**facts.get("identity", {}), **(identity or {})}
-    write(Path(stem), fitted.tensors(), facts)
+    tensors = {name: value.cpu().contiguous() for name, value in fitted.parameters.items()}
+    data = safetensors.torch.save(tensors)
+    facts["sha256"] = _digest(data, facts)
+    text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for path, payload in zip(_paths(stem), (data, text.encode()), strict=True):
+        partial = path.with_name(f".{path.name}.partial")  # each whole or not at all
+        partial.write_bytes(payload)
+        partial.replace(path)
+
+
+def saved(stem: Path) -> bool:
+    """Whether both files are there."""
+    return all(path.is_file() for path in _paths(stem))
 
 
 def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     """Read a saved calibrator; its identity must hold all that `expect` says."""
-    tensors, content = read(Path(stem))
-    content.pop("format")
-    key = content.pop("key", None)
-    check_choice("calibrator", key, tuple(CALIBRATORS))
-    identity = content.get("identity", {})
+    again = "fit the calibrator again"
+    try:
+        data, text = (path.read_bytes() for path in _paths(stem))
+        facts = json.loads(text)
+        version, digest = facts["format"], facts.pop("sha256")
+    except FileNotFoundError as error:
+        lacks = f"there is no fitted calibrator {stem} ({error.filename} is missing)"
+        raise UserError(f"{lacks}; fit it first, with segcal calibrate") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{stem}.json is damaged; {again}") from None
+    if version != FORMAT:
+        raise UserError(f"{stem}.json has format {version}, this segcal reads {FORMAT}; {again}")
+    if digest != _digest(data, facts):
+        both = f"{stem}.json or {stem}.safetensors"
+        raise UserError(f"{both} was changed after it was written; {again}")
     for name, wanted in (expect or {}).items():
-        if identity.get(name) != wanted:
-            fitted_on = f"{name} {identity.get(name)!r}, not {wanted!r}"
+        known = facts["identity"].get(name)
+        if known != wanted:
+            fitted_on = f"{name} {known!r}, not {wanted!r}"
             raise UserError(f"{stem} was fitted on {fitted_on}; fit it there first")
-    return Fitted(key, CALIBRATORS[key].apply, tensors, content)
+    del facts["format"]
+    key = facts.pop("key")
+    return Fitted(key, CALIBRATORS[key].apply, safetensors.torch.load(data), facts)
+
+
+def _paths(stem: Path) -> tuple[Path, Path]:
+    # not with_suffix: a stem may have dots
+    return stem.with_name(f"{stem.name}.safetensors"), stem.with_name(f"{stem.name}.json")
+
+
+def _digest(data: bytes, facts: dict[str, Any]) -> str:
+    return hashlib.sha256(data + json.dumps(facts, sort_keys=True).encode()).hexdigest()

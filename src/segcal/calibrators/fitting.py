@@ -38,22 +38,15 @@ class Fitted:
     @torch.no_grad()
     def __call__(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
         """Calibrated logits (N, K, *S), without gradient; only `lts` needs the image."""
-        if not logits.is_floating_point():
-            raise UserError(f"logits must be floating point; got {logits.dtype}")
         n, shape = self.record["n_classes"], tuple(logits.shape)
-        if logits.ndim < 2 or shape[1] != n:
-            fitted_on = f"this {self.key} was fitted on {n} classes"
-            raise UserError(f"{fitted_on}, (N, {n}, *S); got shape {shape}")
+        if shape[1:2] != (n,):
+            raise UserError(f"this {self.key} was fitted on {n} classes; got shape {shape}")
         parameters = {}
         for name, value in self.parameters.items():
             # the type first: some devices have no float64
             parameters[name] = value.to(widest(logits)).to(logits.device)
         with torch.autocast(logits.device.type, enabled=False):  # it would narrow convolutions
             return self.apply(logits, image, **parameters)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters by name."""
-        return dict(self.parameters)
 
     def facts(self) -> dict[str, Any]:
         """The facts of the fit, ready for JSON: key, settings, NLL before and after, warnings."""
@@ -87,9 +80,7 @@ def divided(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass: logits (n, K, v) in at least float32, labels and weights (n, 1, v); a weight is 0.0
-    where ignored, else 1.0.
-    """
+    """One pass: logits (n, K, v), labels and weights (n, 1, v); ignored voxels have weight 0."""
     for logits, labels, _ in checked(batches):
         n_classes = logits.shape[1]
         flat = logits.detach().reshape(len(logits), n_classes, -1)  # (N, K, V)
@@ -102,14 +93,10 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def checked(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass over the batches; raises unless all are logits of the same classes with labels."""
-    n_classes = 0
+    """One pass over the batches; raises unless they are logits with labels."""
     for logits, labels, image in batches():
         check_arrays(logits, labels)
-        n, n_classes = logits.shape[1], n_classes or logits.shape[1]
-        if n != n_classes:
-            raise UserError(f"every batch must have the same classes; got {n_classes} and then {n}")
-        check_labels(labels, n_classes, IGNORE)
+        check_labels(labels, logits.shape[1], IGNORE)
         sums_to_one = (logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2
         if logits.min() >= 0 and sums_to_one.all():
             remedy = "take their logarithm: probs.clamp_min(1e-7).log()"
@@ -117,13 +104,11 @@ def checked(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         yield logits, labels, image
 
 
-def mean_of(sums: Tensor, n_known: int = 0) -> tuple[int, Tensor]:
+def mean_of(sums: Tensor) -> tuple[int, Tensor]:
     """The number of voxels, the last of some sums over them, and the means of the other sums."""
     n_voxels = int(sums[-1])
     if n_voxels == 0:
         raise UserError("there are no voxels to fit on; got no batch, or only ignored labels")
-    if n_known not in (0, n_voxels):
-        raise UserError(f"every pass must give the same voxels; got {n_known} and then {n_voxels}")
     if not sums.isfinite().all():
         raise UserError("logits and image must be finite, and logits below 1e18; got others")
     return n_voxels, sums[:-1] / n_voxels

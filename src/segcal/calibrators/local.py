@@ -12,22 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.calibrators.fitting import (
-    HIGHEST,
-    LOWEST,
-    Batches,
-    Fitted,
-    checked,
-    divided,
-    mean_of,
-    widest,
-)
+from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, checked, divided, mean_of
 from segcal.types import IGNORE, UserError, check_range
 
 REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
@@ -60,24 +51,18 @@ def lts(
     start = _survey(batches)
     n_epochs = max(epochs, math.ceil(least_steps / start.n_batches))
     weights = first_weights(start.n_classes, start.n_channels, start.size, seed)
-    best_epoch, nll, spread = 0, start.nll, Spread(1.0, 0.0, 0.0)
+    best_epoch, nll, spread = 0, start.nll, {"mean": 1.0, "at_lowest": 0.0, "at_highest": 0.0}
     best = {name: torch.zeros_like(value) for name, value in weights.items()}  # T = 1 everywhere
     for epoch in _epochs(batches, weights, start, n_epochs, lr):
-        now, now_spread = _evaluated(batches, weights, start.n_voxels)
+        now, now_spread = _evaluated(batches, weights)
         if now < nll:
             best_epoch, nll, spread = epoch, now, now_spread
             best = {name: value.detach().clone() for name, value in weights.items()}
-    record = {
-        "settings": {"epochs": epochs, "least_steps": least_steps, "lr": lr, "seed": seed},
-        "n_classes": start.n_classes,
-        "n_voxels": start.n_voxels,
-        "nll_before": start.nll,
-        "nll_after": nll,
-        "passes": 1 + 2 * n_epochs,
-        "best_epoch": best_epoch,
-        "temperature": spread._asdict(),
-        "warnings": _warnings(best_epoch, spread),
-    }
+    settings = {"epochs": epochs, "least_steps": least_steps, "lr": lr, "seed": seed}
+    record: dict[str, Any] = {"settings": settings, "n_classes": start.n_classes}
+    record |= {"n_voxels": start.n_voxels, "nll_before": start.nll, "nll_after": nll}
+    record |= {"passes": 1 + 2 * n_epochs, "best_epoch": best_epoch, "temperature": spread}
+    record["warnings"] = _warnings(best_epoch, spread)
     return Fitted("lts", scale_locally, best, record)
 
 
@@ -86,15 +71,15 @@ def _epochs(
 ) -> Iterator[int]:
     """Train the weights in place; gives the number of each epoch at its end."""
     # Rates as if the logits had size 1: Adam's steps do not depend on the size of a gradient.
-    groups = [{"params": [w], "lr": lr} for w in weights.values()]
-    groups[list(weights).index("weight")]["lr"] = lr / start.size
+    rates = {"weight": lr / start.size}
+    groups = [{"params": [w], "lr": rates.get(name, lr)} for name, w in weights.items()]
     optimiser = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * start.n_batches)
     for epoch in range(1, epochs + 1):
         for logits, labels, image in _slices(batches):
             optimiser.zero_grad()
             for x, y, of in _parts(logits, labels, image):
-                loss = _nll(x / temperatures(x, of, **weights), y)
+                loss = _nll(x / temperatures(x, of, weights), y)
                 loss = loss * (start.n_batches / start.n_voxels)  # every voxel counts the same
                 loss.backward()
             optimiser.step()
@@ -106,30 +91,20 @@ def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Te
     """Logits (N, K, H, W) over a temperature per pixel."""
     _check_image(logits, image)
     assert image is not None
-    if image.shape[1] != weights["image_weight"].shape[1]:
-        fitted = weights["image_weight"].shape[1]
-        raise UserError(f"this lts was fitted on images of {fitted} channels; got {image.shape[1]}")
-    wide, local = widest(logits), []
+    local = []
     for x, of in _parts(logits, image):
-        local.append(temperatures(x.to(wide), of.to(logits.device, wide), **weights))
+        local.append(temperatures(x.to(weights["bias"]), of.to(weights["bias"]), weights))
     return divided(logits, torch.cat(local))
 
 
-def temperatures(
-    logits: Tensor,
-    image: Tensor,
-    *,
-    weight: Tensor,
-    bias: Tensor,
-    image_weight: Tensor,
-    image_bias: Tensor,
-) -> Tensor:
+def temperatures(logits: Tensor, image: Tensor, weights: Weights) -> Tensor:
     """The temperature (N, 1, H, W) of each pixel."""
-    maps = F.conv2d(_padded(logits), weight, bias, dilation=2)  # (N, 8, H, W)
+    maps = F.conv2d(_padded(logits), weights["weight"], weights["bias"], dilation=2)  # (N, 8, H, W)
     leaves, gates = maps[:, :4], maps[:, 4:].sigmoid()
     # (N, 2, H, W): gate * even + (1 - gate) * odd
     pairs = torch.lerp(leaves[:, 1::2], leaves[:, ::2], gates[:, :2])
     tree = torch.lerp(pairs[:, 1:], pairs[:, :1], gates[:, 2:3])
+    image_weight, image_bias = weights["image_weight"], weights["image_bias"]
     image_leaf = F.conv2d(_padded(image), image_weight, image_bias, dilation=2)
     return (torch.lerp(image_leaf, tree, gates[:, 3:]) + 1).clamp(LOWEST, HIGHEST)
 
@@ -170,33 +145,26 @@ def _survey(batches: Batches) -> Survey:
         shape = (logits.shape[1], image.shape[1])
         kept = (labels != IGNORE).unsqueeze(1)
         square = (logits.square() * kept).sum(dtype=torch.float64) / logits.shape[1]
-        sums += torch.stack([_nll(logits, labels), square, kept.sum()]).cpu()
+        sums += torch.stack([_nll(logits, labels), square, kept.sum()])
         n_batches += 1
     n_voxels, means = mean_of(sums)
     nll, square_mean = means.tolist()
     return Survey(*shape, n_batches, n_voxels, nll, square_mean**0.5 or 1.0)
 
 
-class Spread(NamedTuple):
-    """The temperatures of the voxels that count: their mean, and the shares at the bounds."""
-
-    mean: float
-    at_lowest: float
-    at_highest: float
-
-
 @torch.no_grad()
-def _evaluated(batches: Batches, weights: Weights, n_voxels: int) -> tuple[float, Spread]:
+def _evaluated(batches: Batches, weights: Weights) -> tuple[float, dict[str, float]]:
+    """The mean NLL; of the temperatures, the mean and the shares at the bounds."""
     sums = torch.zeros(5, dtype=torch.float64)
-    for x, y, of in (part for batch in _slices(batches) for part in _parts(*batch)):
-        local = temperatures(x, of, **weights)
-        kept = y != IGNORE
-        inside = local.squeeze(1)[kept]
-        counts = [(inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), kept.sum()]
-        total = inside.sum(dtype=torch.float64)
-        sums += torch.stack([_nll(x / local, y), total, *counts]).cpu()
-    nll, *spread = mean_of(sums, n_voxels)[1].tolist()
-    return nll, Spread(*spread)
+    for logits, labels, image in _slices(batches):
+        for x, y, of in _parts(logits, labels, image):
+            local = temperatures(x, of, weights)
+            inside = local.squeeze(1)[y != IGNORE]
+            counts = [(inside <= LOWEST).sum(), (inside >= HIGHEST).sum(), (y != IGNORE).sum()]
+            total = inside.sum(dtype=torch.float64)
+            sums += torch.stack([_nll(x / local, y), total, *counts])
+    nll, mean, at_lowest, at_highest = mean_of(sums)[1].tolist()
+    return nll, {"mean": mean, "at_lowest": at_lowest, "at_highest": at_highest}
 
 
 def _nll(logits: Tensor, labels: Tensor) -> Tensor:
@@ -205,25 +173,20 @@ def _nll(logits: Tensor, labels: Tensor) -> Tensor:
     return nll.sum(dtype=torch.float64)
 
 
-def _warnings(best_epoch: int, spread: Spread) -> list[str]:
+def _warnings(best_epoch: int, spread: dict[str, float]) -> list[str]:
     warnings = [] if best_epoch else [NO_GAIN]
-    bounds = {f"lower bound {LOWEST:g}": spread.at_lowest}
-    bounds[f"upper bound {HIGHEST:g}"] = spread.at_highest
-    for bound, share in bounds.items():
-        if share >= OFTEN:
-            warnings.append(f"the temperature of {share:.0%} of the voxels is at its {bound}")
+    bounds = {"at_lowest": f"lower bound {LOWEST:g}", "at_highest": f"upper bound {HIGHEST:g}"}
+    for key, bound in bounds.items():
+        if spread[key] >= OFTEN:
+            share = f"{spread[key]:.0%} of the voxels"
+            warnings.append(f"the temperature of {share} is at its {bound}")
     return warnings
 
 
 def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """One pass over checked batches, in float32, on the CPU, where the weights are."""
-    n_channels = 0
     for logits, labels, image in checked(batches):
         _check_image(logits, image)
-        n, n_channels = image.shape[1], n_channels or image.shape[1]
-        if n != n_channels:
-            got = f"{n_channels} and then {n}"
-            raise UserError(f"every image must have the same number of channels; got {got}")
         yield logits.detach().float().cpu(), labels.long().cpu(), image.detach().float().cpu()
 
 
@@ -237,7 +200,6 @@ def _check_image(logits: Tensor, image: Tensor | None) -> None:
     shape = tuple(logits.shape)
     if logits.ndim != 4:
         raise UserError(f"lts works on 2D slices, logits (N, K, H, W); got shape {shape}")
-    of = () if image is None else tuple(image.shape)
-    if len(of) != 4 or (of[0], *of[2:]) != (shape[0], *shape[2:]):
-        got = "none" if image is None else f"shape {of} beside logits {shape}"
+    if image is None or (len(image), *image.shape[2:]) != (len(logits), *logits.shape[2:]):
+        got = "none" if image is None else f"shape {tuple(image.shape)} beside logits {shape}"
         raise UserError(f"lts needs the image (N, C, H, W) that the logits are of; got {got}")

@@ -7,7 +7,7 @@ data gives value, slope and curvature together."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,18 +25,6 @@ FLAT = "the NLL does not depend on the temperature: logits are all equal, or cer
 UNFINISHED = f"the fit did not settle within {MAX_PASSES} passes"
 
 
-class Search(NamedTuple):
-    """Where a search for the temperature ended."""
-
-    n_classes: int
-    n_voxels: int
-    nll_before: float
-    nll_after: float
-    passes: int
-    temperature: float
-    warnings: tuple[str, ...] = ()
-
-
 def ts(batches: Batches, *, tolerance: float = 1e-6) -> Fitted:
     """Fit the temperature of least mean NLL, to a relative `tolerance`; keeps the label map.
 
@@ -48,47 +36,14 @@ def ts(batches: Batches, *, tolerance: float = 1e-6) -> Fitted:
     7.282
     """
     check_range("tolerance", tolerance, 1e-12, 0.1)
-    search = best_temperature(batches, tolerance)
-    record = {"settings": {"tolerance": tolerance}, **search._asdict()}
-    record["warnings"] = list(search.warnings)
-    temperature = torch.tensor(search.temperature, dtype=torch.float64)
+    record = {"settings": {"tolerance": tolerance}, **best_temperature(batches, tolerance)}
+    temperature = torch.tensor(record["temperature"], dtype=torch.float64)
     return Fitted("ts", scale, {"temperature": temperature}, record)
 
 
 def scale(logits: Tensor, image: Tensor | None, *, temperature: Tensor) -> Tensor:
     """Logits over one temperature."""
     return divided(logits, temperature)
-
-
-def best_temperature(batches: Batches, tolerance: float = 1e-6) -> Search:
-    """The temperature in [LOWEST, HIGHEST] of least mean NLL.
-
-    A Newton step from T = 1 can end at a negative b, because a saturated softmax has a slope but no
-    curvature; and on separable labels the steps are tiny. So steps are limited to a factor of 4
-    until the minimum is bracketed; then the next point is the root of the cubic through the slopes
-    and curvatures at both ends. A move that is not clearly shorter than the last one is replaced by
-    the middle of the bracket, or by its end while that end is untried.
-    """
-    low, high = 1 / HIGHEST, 1 / LOWEST
-    tried: dict[float, Point] = {}
-    b, last_move, n_voxels = 1.0, math.inf, 0
-    warnings: tuple[str, ...] | None = None
-    while warnings is None:
-        n_classes, sums = _sums(batches, b)
-        n_voxels, means = mean_of(sums, n_voxels)
-        here = tried[b] = Point(b, *means.tolist())
-        low, high = (low, b) if here.slope > 0 else (b, high)
-        warnings = _ending(here, tolerance, high / low - 1, len(tried))
-        if warnings is None:
-            if low in tried and high in tried:
-                move, instead = _crossing(tried[low], tried[high]), math.sqrt(low * high)
-            else:
-                move, instead = min(max(here.newton, b / 4), b * 4), low if here.slope > 0 else high
-            if not low < move < high or abs(math.log(move / b)) > 0.7 * last_move:
-                move = instead
-            last_move, b = abs(math.log(move / b)), move
-    before, after = tried[1.0].nll, tried[b].nll
-    return Search(n_classes, n_voxels, before, after, len(tried), 1 / b, warnings)
 
 
 class Point(NamedTuple):
@@ -99,20 +54,47 @@ class Point(NamedTuple):
     slope: float
     curvature: float
 
-    @property
-    def newton(self) -> float:
-        """Where a Newton step leads: anywhere, or to infinity."""
-        if self.curvature <= 0:
-            return -math.copysign(math.inf, self.slope)
-        return self.b - self.slope / self.curvature
+
+def best_temperature(batches: Batches, tolerance: float) -> dict[str, Any]:
+    """The facts of a fit with the temperature in [LOWEST, HIGHEST] of least mean NLL.
+
+    A Newton step from T = 1 can end at a negative b, because a saturated softmax has a slope but no
+    curvature; and on separable labels the steps are tiny. So steps are limited to a factor of 4
+    until the minimum is bracketed; then the next point is the root of the cubic through the slopes
+    and curvatures at both ends. A move that is not clearly shorter than the last one is replaced by
+    the middle of the bracket, or by its end while that end is untried.
+    """
+    low, high = 1 / HIGHEST, 1 / LOWEST
+    tried: dict[float, Point] = {}
+    b, last_move = 1.0, math.inf
+    while True:
+        n_classes, sums = _sums(batches, b)
+        n_voxels, means = mean_of(sums)
+        here = tried[b] = Point(b, *means.tolist())
+        low, high = (low, b) if here.slope > 0 else (b, high)
+        warnings = _ending(here, tolerance, high / low - 1, len(tried))
+        if warnings is not None:
+            break
+        if low in tried and high in tried:
+            move, instead = _crossing(tried[low], tried[high]), math.sqrt(low * high)
+        else:
+            newton = -math.copysign(math.inf, here.slope)
+            if here.curvature > 0:
+                newton = b - here.slope / here.curvature
+            move, instead = min(max(newton, b / 4), b * 4), low if here.slope > 0 else high
+        if not low < move < high or abs(math.log(move / b)) > 0.7 * last_move:
+            move = instead
+        last_move, b = abs(math.log(move / b)), move
+    facts = {"n_classes": n_classes, "n_voxels": n_voxels, "nll_before": tried[1.0].nll}
+    facts |= {"nll_after": here.nll, "passes": len(tried), "temperature": 1 / b}
+    return facts | {"warnings": warnings}
 
 
 def _crossing(left: Point, right: Point) -> float:
     """Where the cubic through the slope by log b and its derivative at two points is 0."""
     width = math.log(right.b / left.b)
-    (f0, d0), (f1, d1) = (
-        (p.b * p.slope, (p.b**2 * p.curvature + p.b * p.slope) * width) for p in (left, right)
-    )
+    f0, f1 = (p.b * p.slope for p in (left, right))
+    d0, d1 = ((p.b**2 * p.curvature + p.b * p.slope) * width for p in (left, right))
     low, high = 0.0, 1.0
     for _ in range(50):  # bisection takes microseconds, a pass over the data far longer
         t = (low + high) / 2
@@ -122,17 +104,17 @@ def _crossing(left: Point, right: Point) -> float:
     return left.b * math.exp(width * low)
 
 
-def _ending(here: Point, tolerance: float, width: float, passes: int) -> tuple[str, ...] | None:
+def _ending(here: Point, tolerance: float, width: float, passes: int) -> list[str] | None:
     """None to go on; else the search is over, with these warnings."""
     if here.b == 1 / LOWEST and here.slope <= 0:
-        return (AT_LOWEST,)
+        return [AT_LOWEST]
     if here.b == 1 / HIGHEST and here.slope >= 0:
-        return (AT_HIGHEST,)
+        return [AT_HIGHEST]
     if here.slope == here.curvature == 0:
-        return (FLAT,)
+        return [FLAT]
     if abs(here.slope) <= tolerance * here.b * here.curvature or width <= tolerance:
-        return ()
-    return (UNFINISHED,) if passes == MAX_PASSES else None
+        return []
+    return [UNFINISHED] if passes == MAX_PASSES else None
 
 
 def _sums(batches: Batches, b: float) -> tuple[int, Tensor]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segcal.calibrators.fitting import HIGHEST, Batches, Fitted, mean_of, pieces, widest
-from segcal.calibrators.temperature import Search, best_temperature
+from segcal.calibrators.temperature import best_temperature
 from segcal.types import check_range
 
 MAX_PASSES = 60
@@ -34,39 +34,36 @@ class Point(NamedTuple):
 
 
 def vs(batches: Batches, *, ridge: float = 1e-6) -> Fitted:
-    r"""Fit a scale and a bias per class that minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2
-    + b_k^2)$.
+    r"""Minimise the mean NLL $+ \frac\rho2 (\sum (w_k - 1)^2 + b_k^2)$; can change the label map.
 
     Starts from the best single temperature, so it is never worse on the data that it is fitted on,
-    up to the ridge. It can change the label map.
+    up to the ridge.
 
     >>> logits, labels = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
     >>> vs(lambda: [(logits, labels, logits)])(logits).softmax(1)[0]
     tensor([0.7500, 0.2500])
     """
     check_range("ridge", ridge, 1e-12, 1)
-    first = best_temperature(batches, 1e-3)
-    point, passes = _least(batches, 1 / first.temperature, ridge, first)
-    scale, bias = point.theta.reshape(2, -1).clone()
-    record = {"settings": {"ridge": ridge}, **first._asdict()}
-    del record["temperature"]
-    record |= {"nll_after": point.nll, "passes": first.passes + passes}
+    record = {"settings": {"ridge": ridge}, **best_temperature(batches, 1e-3)}
+    ones = torch.ones(record["n_classes"], dtype=torch.float64)
+    point, passes = _least(batches, ones / record.pop("temperature"), ridge)
+    scale, bias = (part.clone() for part in point.theta.reshape(2, -1))
+    record |= {"nll_after": point.nll, "passes": record["passes"] + passes}
     record |= {"scale": scale.tolist(), "bias": bias.tolist()}
-    record["warnings"] = _warnings(point, first.warnings, passes)
-    return Fitted("vs", scale_classes, {"scale": scale.clone(), "bias": bias.clone()}, record)
+    record["warnings"] = _warnings(point, record["warnings"], passes)
+    return Fitted("vs", scale_classes, {"scale": scale, "bias": bias}, record)
 
 
-def _least(batches: Batches, scale: float, ridge: float, known: Search) -> tuple[Point, int]:
-    """Where the objective is least, starting from one scale for all; and the number of passes."""
-    ones = torch.ones(known.n_classes, dtype=torch.float64)
-    point = _at(batches, torch.cat([ones * scale, ones * 0]), ridge, known.n_voxels)
+def _least(batches: Batches, scale: Tensor, ridge: float) -> tuple[Point, int]:
+    """Where the objective is least, searched from these scales; and the number of passes."""
+    point = _at(batches, torch.cat([scale, torch.zeros_like(scale)]), ridge)
     passes, length = 1, 1.0
     while passes < MAX_PASSES:
         step = torch.linalg.solve(point.hess, -point.grad)
         gain = -(point.grad @ step).item()
         if gain / 2 <= DECREMENT:
             break
-        there = _at(batches, point.theta + length * step, ridge, known.n_voxels)
+        there = _at(batches, point.theta + length * step, ridge)
         passes += 1
         if there.value <= point.value - 0.1 * length * gain:
             point, length = there, 1.0
@@ -83,14 +80,14 @@ def scale_classes(logits: Tensor, image: Tensor | None, *, scale: Tensor, bias: 
     return out.clamp_(limit.min, limit.max).to(logits.dtype)
 
 
-def _at(batches: Batches, theta: Tensor, ridge: float, n_known: int) -> Point:
+def _at(batches: Batches, theta: Tensor, ridge: float) -> Point:
     """One pass in float64: value, gradient and Hessian together."""
     n_classes = len(theta) // 2
-    sums = torch.zeros(2 + n_classes + 2 * n_classes + (2 * n_classes) ** 2, dtype=torch.float64)
+    sizes = [1, n_classes, 2 * n_classes, (2 * n_classes) ** 2]
+    sums = torch.zeros(sum(sizes) + 1, dtype=torch.float64)
     for logits, truth, weight in pieces(batches):
         sums += _sums(logits.double(), truth, weight.double(), theta.to(logits.device)).cpu()
-    sizes = [1, n_classes, 2 * n_classes, (2 * n_classes) ** 2]
-    nll, share, grad, hess = mean_of(sums, n_known)[1].split(sizes)
+    nll, share, grad, hess = mean_of(sums)[1].split(sizes)
     away = theta.clone()
     away[:n_classes] -= 1
     value = nll + ridge / 2 * away.square().sum()
@@ -117,7 +114,7 @@ def _sums(x: Tensor, truth: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
     return torch.cat([nll[None], one_hot.sum((0, 2)), grad, hess.flatten(), weight.sum()[None]])
 
 
-def _warnings(point: Point, of_temperature: tuple[str, ...], passes: int) -> list[str]:
+def _warnings(point: Point, of_temperature: list[str], passes: int) -> list[str]:
     warnings = [f"with a single temperature, {text}" for text in of_temperature]
     if passes >= MAX_PASSES:
         warnings.append(f"the fit did not settle within {MAX_PASSES} passes")

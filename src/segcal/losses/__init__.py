@@ -66,30 +66,24 @@ def _grid(name: str, *values: float) -> tuple[Mapping[str, Any], ...]:
 _GOODFELLOW = "Goodfellow et al., Deep Learning, MIT Press 2016, section 6.2"
 _ISLAM = "Islam and Glocker, IPMI 2021, doi:10.1007/978-3-030-78191-0_52"
 _LIN = "Lin et al., ICCV 2017, doi:10.1109/ICCV.2017.324"
-_MILLETARI = "Milletari et al., 3DV 2016, doi:10.1109/3DV.2016.79"
+_VNET = "Milletari et al., 3DV 2016, doi:10.1109/3DV.2016.79"
 _PEREYRA = "Pereyra et al., ICLR workshop 2017, arXiv:1701.06548"
 _SZEGEDY = "Szegedy et al., CVPR 2016, doi:10.1109/CVPR.2016.308"
 _MBLS = "Murugesan et al., Medical Image Analysis 87:102826, 2023, doi:10.1016/j.media.2023.102826"
 
 _ALPHAS, _WEIGHTS = _grid("alpha", 0.1, 0.2, 0.3), _grid("weight", 0.1, 0.2, 0.3)
 _GAMMAS, _MARGINS = _grid("gamma", 1.0, 2.0, 3.0), _grid("margin", 5.0, 8.0, 10.0)
-_MBLS_DICE = (ce, soft_dice, margin_penalty)
+_DICE, _MARGIN, _ALL = (ce, soft_dice), (ce, margin_penalty), (ce, soft_dice, margin_penalty)
 
 LOSSES: dict[str, Loss] = {
     "ce": Loss(ce, "CE", "cross-entropy", _GOODFELLOW),
-    "ce_dice": Loss(
-        ce_dice, "CE+Dice", "cross-entropy plus soft Dice loss", _MILLETARI, terms=(ce, soft_dice)
-    ),
+    "ce_dice": Loss(ce_dice, "CE+Dice", "cross-entropy plus soft Dice loss", _VNET, terms=_DICE),
     "focal": Loss(focal, "FL", "cross-entropy with less weight where confident", _LIN, _GAMMAS),
     "ecp": Loss(ecp, "ECP", "cross-entropy less a share of the entropy", _PEREYRA, _WEIGHTS),
     "ls": Loss(ls, "LS", "cross-entropy with smoothed labels", _SZEGEDY, _ALPHAS),
     "svls": Loss(svls, "SVLS", "cross-entropy with labels blurred in space", _ISLAM),
-    "mbls": Loss(
-        mbls, "MbLS", "cross-entropy plus a margin penalty", _MBLS, _MARGINS, (ce, margin_penalty)
-    ),
-    "mbls_dice": Loss(
-        mbls_dice, "MbLS+Dice", "mbls plus soft Dice loss", _MBLS, _MARGINS, _MBLS_DICE
-    ),
+    "mbls": Loss(mbls, "MbLS", "cross-entropy plus a margin penalty", _MBLS, _MARGINS, _MARGIN),
+    "mbls_dice": Loss(mbls_dice, "MbLS+Dice", "mbls plus soft Dice loss", _MBLS, _MARGINS, _ALL),
 }
 
 
@@ -130,17 +124,12 @@ class Criterion(nn.Module):
             values[term.__name__] = term(logits.detach(), labels, **settings)
         return values
 
-    @property
-    def learns(self) -> bool:
-        """Whether validation changes this loss."""
-        return self.row.update is not None
-
     @torch.no_grad()
     def update(self, validation: Validation) -> None:
         """Replace the learned values by those of the next epoch."""
         if self.row.update is not None:
-            state = self.row.update(dict(self.named_buffers()), validation)
-            for name, value in state.items():
+            values = self.row.update(dict(self.named_buffers()), validation)
+            for name, value in values.items():
                 self.get_buffer(name).copy_(value)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ def objective(function: F) -> F:
     @wraps(function)
     def checked(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
         check_arrays(logits, labels)
-        logits, labels = without_subclass(logits), without_subclass(labels).long()
+        logits, labels = _without_subclass(logits), _without_subclass(labels).long()
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()
         try:
@@ -33,17 +33,15 @@ def objective(function: F) -> F:
             with torch.autocast(logits.device.type, enabled=False):
                 return function(logits, labels, **settings)
         except (IndexError, RuntimeError) as error:
-            if "out of bounds" not in str(error):
-                raise
-            cause = error
-        check_labels(labels, logits.shape[1], settings.get("ignore_index", IGNORE))
-        raise cause
+            if "out of bounds" in str(error):
+                check_labels(labels, logits.shape[1], settings.get("ignore_index", IGNORE))
+            raise
 
     return cast(F, checked)
 
 
-def without_subclass(tensor: Tensor) -> Tensor:
-    """A MONAI MetaTensor as a torch Tensor, because its bookkeeping slows every operation."""
+def _without_subclass(tensor: Tensor) -> Tensor:
+    # A MONAI MetaTensor slows every operation.
     return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
 
 

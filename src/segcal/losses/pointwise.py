@@ -132,9 +132,6 @@ def _soft_targets(
     if kernel_size < 3 or kernel_size % 2 == 0:
         raise UserError(f"kernel_size must be an odd number from 3; got {kernel_size}")
     check_range("sigma", sigma, 0.3, 1e3)  # below, neighbours have no weight; above, all the same
-    if labels.ndim < 2:
-        shape = tuple(labels.shape)
-        raise UserError(f"svls needs labels with at least one spatial axis; got shape {shape}")
     radius = kernel_size // 2
     bell = [math.exp(-step * step / (2 * sigma * sigma)) for step in range(-radius, radius + 1)]
     line = [value / sum(bell) for value in bell]

@@ -68,6 +68,9 @@ class Metric:
         return {"higher": "↑", "lower": "↓", "zero": "→0"}[self.better]
 
 
+_OVER, _UNDER = "part of ECE from overconfident bins", "part of ECE from underconfident bins"
+_GAP = "mean confidence − accuracy"
+
 METRICS: dict[str, Metric] = {
     "dice": Metric(dice_of_confusion, "DSC", "higher", "confusion", "Dice similarity"),
     "asd": Metric(asd, "ASD", "lower", "surfaces", "average distance to the reference", "mm"),
@@ -78,15 +81,9 @@ METRICS: dict[str, Metric] = {
     "cece": Metric(cece, "CECE", "lower", "bins", "class-wise expected calibration error"),
     "mce": Metric(mce, "MCE", "lower", "bins", "maximum calibration error"),
     "ace": Metric(ace, "ACE", "lower", "bins", "average calibration error"),
-    "overconfidence": Metric(
-        overconfidence, "Overconfidence", "lower", "bins", "part of ECE from overconfident bins"
-    ),
-    "underconfidence": Metric(
-        underconfidence, "Underconfidence", "lower", "bins", "part of ECE from underconfident bins"
-    ),
-    "confidence_gap": Metric(
-        confidence_gap, "Confidence gap", "zero", "bins", "mean confidence − accuracy"
-    ),
+    "overconfidence": Metric(overconfidence, "Overconfidence", "lower", "bins", _OVER),
+    "underconfidence": Metric(underconfidence, "Underconfidence", "lower", "bins", _UNDER),
+    "confidence_gap": Metric(confidence_gap, "Confidence gap", "zero", "bins", _GAP),
     "nll": Metric(nll, "NLL", "lower", "bins", "negative log-likelihood"),
     "brier": Metric(brier, "Brier", "lower", "bins", "Brier score"),
     "accuracy": Metric(accuracy, "Accuracy", "higher", "bins", "share of voxels that are right"),

@@ -1,17 +1,15 @@
-r"""Calibration statistics: one pass over the logits gives a `Reliability`, and every score is a
-function of it.
+r"""One pass over the logits gives a `Reliability`; every calibration score is a function of it.
 
-Bins are $(\frac{b-1}{B}, \frac{b}{B}]$, and a confidence of exactly 0 belongs to the first. The bin
-is that of the probability in float32, also for float64 input: the same map gets the same bins in
-both. A float32 value times the number of bins is exact in float64, so no voxel gets into a
-neighbouring bin by rounding. All sums are float64. Two values with the same classes and bins add:
-over slices, cases, processes, in any order.
+Bins are $(\frac{b-1}{B}, \frac{b}{B}]$, and a confidence of 0 belongs to the first. The bin is that
+of the probability in float32, also for float64 input: the same map gets the same bins in both. A
+float32 value times the number of bins is exact in float64, so rounding moves no voxel to another
+bin. All sums are float64. They add over slices, cases and processes, in any order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -33,14 +31,6 @@ class Bins:
     conf: Tensor
     hit: Tensor
 
-    def __add__(self, other: Bins) -> Bins:
-        return Bins(self.count + other.count, self.conf + other.conf, self.hit + other.hit)
-
-    def coarser(self, n_bins: int) -> Bins:
-        """The same in `n_bins` bins, a divisor of those here."""
-        sums = (self.count, self.conf, self.hit)
-        return Bins(*(values.unflatten(-1, (n_bins, -1)).sum(-1) for values in sums))
-
     @property
     def gap(self) -> Tensor:
         r"""Per bin, $|B_b| (C_b - A_b)$: size times (mean confidence - accuracy)."""
@@ -56,25 +46,43 @@ class Bins:
 class Reliability:
     """The calibration statistics of some voxels; `a + b` and `sum` pool them."""
 
-    top: Bins  # (B,): over the confidence of the predicted class
-    classes: Bins  # (K, B): over each class's probability
+    sums: Tensor  # (3, 1+K, B): count, conf, hit; of the predicted class, then of each class
     nll: Tensor  # summed over voxels
     brier: Tensor  # summed over voxels
 
-    def __add__(self, other: Reliability) -> Reliability:
-        if self.classes.count.shape != other.classes.count.shape:
-            (k, b), (k2, b2) = self.classes.count.shape, other.classes.count.shape
-            got = f"{k} classes in {b} bins and {k2} classes in {b2} bins"
-            raise UserError(f"statistics add only with the same classes and bins; got {got}")
-        return Reliability(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    @staticmethod
+    def zero(
+        n_classes: int, n_bins: int = N_BINS, device: torch.device | None = None
+    ) -> Reliability:
+        """The value of no voxels."""
+        check_range("n_bins", n_bins, 1)
+        sums = torch.zeros(3, 1 + n_classes, n_bins, dtype=torch.float64, device=device)
+        return Reliability(sums, sums[0, 0, 0], sums[0, 0, 0])
 
-    def __radd__(self, other: int) -> Reliability:  # so that sum() can start at 0
-        return self if other == 0 else NotImplemented
+    @property
+    def top(self) -> Bins:
+        """Bins (B,) over the confidence of the predicted class."""
+        return Bins(*self.sums[:, 0])
+
+    @property
+    def classes(self) -> Bins:
+        """Bins (K, B) over each class's probability."""
+        return Bins(*self.sums[:, 1:])
 
     @property
     def n_voxels(self) -> Tensor:
         """How many voxels were counted."""
-        return self.top.count.sum()
+        return self.sums[0, 0].sum()
+
+    def __add__(self, other: Reliability) -> Reliability:
+        if self.sums.shape != other.sums.shape:
+            shapes = (self.sums.shape, other.sums.shape)
+            got = " and ".join(f"{rows - 1} classes in {n_bins} bins" for _, rows, n_bins in shapes)
+            raise UserError(f"statistics add only with the same classes and bins; got {got}")
+        return Reliability(self.sums + other.sums, self.nll + other.nll, self.brier + other.brier)
+
+    def __radd__(self, other: int) -> Reliability:  # so that sum() can start at 0
+        return self if other == 0 else NotImplemented
 
     def coarser(self, n_bins: int = N_BINS) -> Reliability:
         """The same voxels in fewer bins, each the union of equally many of these.
@@ -84,19 +92,10 @@ class Reliability:
         >>> print(f"{ece(fine.coarser(15)):.4f}")
         0.4641
         """
-        n = len(self.top.count)
+        n = self.sums.shape[2]
         if n_bins < 1 or n % n_bins:
             raise UserError(f"{n} bins cannot be joined into {n_bins}; choose a divisor")
-        top, classes = self.top.coarser(n_bins), self.classes.coarser(n_bins)
-        return Reliability(top, classes, self.nll, self.brier)
-
-    @staticmethod
-    def zero(
-        n_classes: int, n_bins: int = N_BINS, device: torch.device | str | None = None
-    ) -> Reliability:
-        """The value of no voxels."""
-        z = torch.zeros(n_classes + 1, n_bins, dtype=torch.float64, device=device)
-        return Reliability(Bins(z[0], z[0], z[0]), Bins(z[1:], z[1:], z[1:]), z[0, 0], z[0, 0])
+        return Reliability(self.sums.unflatten(2, (n_bins, -1)).sum(3), self.nll, self.brier)
 
 
 def reliability(
@@ -118,8 +117,7 @@ def reliability(
     0.4641 0.4641 1.0878
     """
     check_arrays(logits, labels)
-    check_range("n_bins", n_bins, 1)
-    logits, labels = detached(logits), detached(labels).long()
+    logits = detached(logits)
     check_finite(logits)
     total = Reliability.zero(logits.shape[1], n_bins, logits.device)
     for part, truth in _chunks(logits, labels, mask, ring, ignore_index):
@@ -147,8 +145,7 @@ def reliability_of_probs(
     0.25
     """
     check_arrays(probs, labels, name="probs")
-    check_range("n_bins", n_bins, 1)
-    probs, labels = detached(probs), detached(labels).long()
+    probs = detached(probs)
     low, high = (value.item() for value in probs.aminmax())
     if not (low >= 0 and high <= 1.001):
         got = f"got values from {low:g} to {high:g}"
@@ -170,6 +167,7 @@ def _chunks(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The masked voxels, some at a time: scores (K, M) in at least float32, labels (M,)."""
     n_items, n_classes = scores.shape[:2]
+    labels = detached(labels).long()
     kept = voxel_mask(scores, labels, mask, ring=ring, ignore_index=ignore_index)
     kept, truth = kept.reshape(n_items, -1), labels.reshape(n_items, -1)
     flat = scores.reshape(n_items, n_classes, -1)
@@ -192,22 +190,24 @@ def _summed(probs: Tensor, log_prob: Tensor, truth: Tensor, n_bins: int) -> Reli
     narrow = probs.float().double() if probs.dtype == torch.float64 else wide
     where = narrow.mul(n_bins).ceil_().int().sub_(1).clamp_(0, n_bins - 1)  # (K, M): of each class
     top_bin, top_conf = where.gather(0, pred[None])[0], wide.gather(0, pred[None])[0]
-    top = Bins(
-        count=torch.bincount(top_bin, minlength=n_bins).double(),
-        conf=torch.bincount(top_bin, top_conf, n_bins),
-        hit=torch.bincount(top_bin, (pred == truth).double(), n_bins),
-    )
-    n_cells, shape = n_classes * n_bins, (n_classes, n_bins)
+    top_hit = (pred == truth).double()
+    top = [
+        torch.bincount(top_bin, minlength=n_bins).double(),
+        torch.bincount(top_bin, top_conf, n_bins),
+        torch.bincount(top_bin, top_hit, n_bins),
+    ]
+    n_cells = n_classes * n_bins
     first = torch.arange(0, n_cells, n_bins, dtype=where.dtype, device=where.device)
     where += first[:, None]  # the bins of class k begin at k * n_bins
     true_bin, true_prob = where.gather(0, truth[None])[0], wide.gather(0, truth[None])
-    classes = Bins(
-        count=torch.bincount(where.reshape(-1), minlength=n_cells).double().reshape(shape),
-        conf=torch.bincount(where.reshape(-1), wide.reshape(-1), n_cells).reshape(shape),
-        hit=torch.bincount(true_bin, minlength=n_cells).double().reshape(shape),
-    )
+    classes = [
+        torch.bincount(where.reshape(-1), minlength=n_cells).double(),
+        torch.bincount(where.reshape(-1), wide.reshape(-1), n_cells),
+        torch.bincount(true_bin, minlength=n_cells).double(),
+    ]
+    sums = torch.cat([torch.stack(top), torch.stack(classes)], 1).reshape(3, -1, n_bins)
     brier = -2 * true_prob.sum() + len(truth) + wide.square_().sum()  # sum_k (s_k - y_k)^2
-    return Reliability(top, classes, -log_prob.double().sum(), brier)
+    return Reliability(sums, -log_prob.double().sum(), brier)
 
 
 def detached(tensor: Tensor) -> Tensor:
@@ -229,10 +229,9 @@ def ece(bins: Reliability) -> Tensor:
 
 
 def cece(bins: Reliability, *, class_reduction: str = "mean") -> Tensor:
-    r"""Class-wise ECE, $\frac{1}{K} \sum_k \sum_b \frac{|B_{b,k}|}{N} |A_{b,k} - C_{b,k}|$,
-    background included.
+    r"""Class-wise ECE, $\frac{1}{K} \sum_k \sum_b \frac{|B_{b,k}|}{N} |A_{b,k} - C_{b,k}|$.
 
-    The mean over classes matches the paper's tables; `"sum"` is its equation, `"none"` gives (K,).
+    With background. The mean matches the paper's tables, `"sum"` its equation; `"none"` gives (K,).
     """
     check_choice("class_reduction", class_reduction, ("mean", "sum", "none"))
     per_class = bins.classes.error

@@ -21,6 +21,7 @@ def voxel_mask(
     tensor([[0, 0, 1, 1, 0, 0, 0, 0]], dtype=torch.int32)
     """
     check_choice("mask", mask, MASKS)
+    check_range("ring", ring, 1)
     kept = labels != ignore_index
     if mask == "all":
         return kept
@@ -28,7 +29,6 @@ def voxel_mask(
     if mask == "reference":
         return reference
     if mask == "ring":
-        check_range("ring", ring, 1)
         return _dilated(reference, ring) & _dilated(~reference & kept, ring) & kept
     # A tie goes to the first class, as in argmax; comparing maxima is far cheaper.
     predicted = (scores[:, 1:].amax(1) > scores[:, 0]) & kept

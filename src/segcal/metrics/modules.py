@@ -12,46 +12,33 @@ import torch
 import torchmetrics
 from torch import Tensor, nn
 
-from segcal.metrics import METRICS
-from segcal.metrics.calibration import (
-    Bins,
-    Reliability,
-    check_finite,
-    detached,
-    reliability,
-    reliability_of_probs,
-)
-from segcal.metrics.masks import MASKS
+from segcal.metrics import METRICS, Reliability, reliability, reliability_of_probs
+from segcal.metrics.calibration import check_finite, detached
 from segcal.metrics.overlap import confusion, label_map
 from segcal.metrics.surface import mean_distance, missed, surfaces
-from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_range, settings_of
+from segcal.types import IGNORE, UserError, check_arrays, check_range, settings_of
 
 
 class _Scores(torchmetrics.Metric):
     """What the classes share: sums, and values per case, whose means leave out NaN."""
 
     full_state_update = False
-    keys: tuple[str, ...]
     case_sum: Tensor
     case_count: Tensor
 
     def __init__(
-        self, n_classes: int, settings: dict[str, Any], *more: object, **kwargs: Any
+        self, n_classes: int, kinds: Sequence[str], settings: dict[str, Any], **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         check_range("n_classes", n_classes, 2)
-        self.n_classes, self.settings = n_classes, settings
+        self.n_classes = n_classes
+        self.keys = tuple(key for key, row in METRICS.items() if row.of in kinds)
         # A MetricCollection takes metrics for one if their states have the same names and values;
         # a state named after the settings keeps them apart.
-        name = "_".join(["settings", *map(str, [*settings.values(), *more])])
-        self._add_sum(name.replace(".", "_"))
+        self._add_sum("_".join(map(str, ["settings", *settings.values()])))
 
     def _add_sum(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def _add_case_sums(self, *shape: int) -> None:
-        for name in ("case_sum", "case_count"):
-            self._add_sum(name, len(self.keys), *shape)
 
     def _apply(
         self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
@@ -66,10 +53,10 @@ class _Scores(torchmetrics.Metric):
 
         return super()._apply(moved, exclude_state)
 
-    def _check(self, scores: Tensor, labels: Tensor) -> None:
-        check_arrays(scores, labels)
-        if scores.shape[1] != self.n_classes:
-            shape = tuple(scores.shape)
+    def _check(self, logits: Tensor, labels: Tensor) -> None:
+        check_arrays(logits, labels)
+        shape = tuple(logits.shape)
+        if shape[1] != self.n_classes:
             raise UserError(f"this metric was made for {self.n_classes} classes; got shape {shape}")
 
     def _add_case(self, values: Tensor) -> None:
@@ -92,24 +79,22 @@ class CalibrationScores(_Scores):
     0.0597
     """
 
-    higher_is_better = False
-    keys = tuple(key for key, row in METRICS.items() if row.of == "bins")
     statistics: Callable[..., Reliability] = staticmethod(reliability)
+    sums: Tensor
     nll: Tensor
     brier: Tensor
-    sums: Tensor  # (3, K+1, B): count, conf and hit; of the predicted class, then of each class
 
     def __init__(self, n_classes: int, *, items_are_cases: bool = False, **settings: Any) -> None:
-        chosen = settings_of(reliability)
-        for name in chosen:
-            chosen[name] = settings.pop(name, chosen[name])
-        check_choice("mask", chosen["mask"], MASKS)
-        check_range("n_bins", chosen["n_bins"], 1)
-        check_range("ring", chosen["ring"], 1)
-        super().__init__(n_classes, chosen, items_are_cases, **settings)
+        defaults = settings_of(reliability)
+        self.settings = {name: settings.pop(name, value) for name, value in defaults.items()}
         self.items_are_cases = items_are_cases
-        self._add_case_sums()
-        self._add_sum("sums", 3, n_classes + 1, chosen["n_bins"])
+        # A bad setting fails here, not after the first epoch.
+        reliability(torch.zeros(1, 2), torch.zeros(1).long(), **self.settings)
+        distinct = self.settings | {"items_are_cases": items_are_cases}
+        super().__init__(n_classes, ("bins",), distinct, **settings)
+        for name in ("case_sum", "case_count"):
+            self._add_sum(name, len(self.keys))
+        self._add_sum("sums", 3, 1 + n_classes, self.settings["n_bins"])
         self._add_sum("nll")
         self._add_sum("brier")
 
@@ -120,16 +105,13 @@ class CalibrationScores(_Scores):
         for x, y in zip(logits.split(size), labels.split(size), strict=True):
             case = self.statistics(x, y, **self.settings)
             self._add_case(torch.stack([METRICS[key].function(case) for key in self.keys]))
-            top, classes = case.top, case.classes
-            self.sums[:, 0] += torch.stack([top.count, top.conf, top.hit])
-            self.sums[:, 1:] += torch.stack([classes.count, classes.conf, classes.hit])
-            self.nll, self.brier = self.nll + case.nll, self.brier + case.brier
+            pooled = self.bins + case
+            self.sums, self.nll, self.brier = pooled.sums, pooled.nll, pooled.brier
 
     @property
     def bins(self) -> Reliability:
         """The pooled statistics so far (of all processes, inside `sync_context`)."""
-        top, classes = Bins(*self.sums[:, 0]), Bins(*self.sums[:, 1:])
-        return Reliability(top, classes, self.nll, self.brier)
+        return Reliability(self.sums, self.nll, self.brier)
 
     def compute(self) -> dict[str, Tensor]:
         """Each score as the mean over cases, and as `<key>_pooled`."""
@@ -144,9 +126,8 @@ class CalibrationScoresOfProbs(CalibrationScores):
 
 
 class OverlapScores(_Scores):
-    """Dice and surface distances per foreground class (K-1,), means over cases with a value.
+    """Dice and surface distances per foreground class (K-1,), means over cases; `missed` is a sum.
 
-    `missed` is a count.
     `<key>_mean` is a scalar: per case the mean over its classes, then the mean over cases.
     `dice_pooled` counts voxels over all cases. `distances=False` leaves out what takes longest.
 
@@ -162,10 +143,11 @@ class OverlapScores(_Scores):
     def __init__(
         self, n_classes: int, *, ignore_index: int = IGNORE, distances: bool = True, **kwargs: Any
     ) -> None:
-        super().__init__(n_classes, {"ignore_index": ignore_index}, **kwargs)
+        self.settings = {"n_classes": n_classes, "ignore_index": ignore_index}
         kinds = ("confusion", "surfaces") if distances else ("confusion",)
-        self.keys = tuple(key for key, row in METRICS.items() if row.of in kinds)
-        self._add_case_sums(n_classes)  # K-1 classes, then their mean
+        super().__init__(n_classes, kinds, self.settings, **kwargs)
+        for name in ("case_sum", "case_count"):
+            self._add_sum(name, len(self.keys), n_classes)  # K-1 classes, then their mean
         self._add_sum("confusion", n_classes, n_classes)
 
     def update(self, logits: Tensor, labels: Tensor, *, spacing: Sequence[float] | None) -> None:
@@ -174,16 +156,16 @@ class OverlapScores(_Scores):
         """
         self._check(logits, labels)
         if len(logits) != 1:
-            raise UserError(
-                f"one case per update: logits must be (1, K, *S), got shape {tuple(logits.shape)}; "
+            got = f"one case per update: logits must be (1, K, *S), got shape {tuple(logits.shape)}"
+            remedy = (
                 "slices of one volume become a case by logits.movedim(0, 1)[None], labels[None]"
             )
+            raise UserError(f"{got}; {remedy}")
         check_finite(logits)
         pred, truth = detached(label_map(logits))[0], detached(labels)[0]
-        settings: dict[str, Any] = {"n_classes": self.n_classes, **self.settings}
-        given: dict[str, Any] = {"confusion": confusion(pred, truth, **settings)}
+        given: dict[str, Any] = {"confusion": confusion(pred, truth, **self.settings)}
         if "asd" in self.keys:
-            given["surfaces"] = surfaces(pred, truth, spacing=spacing, **settings)
+            given["surfaces"] = surfaces(pred, truth, spacing=spacing, **self.settings)
         rows = []
         for row in (METRICS[key] for key in self.keys):
             values = row.function(given[row.of]).double()

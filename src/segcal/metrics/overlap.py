@@ -36,8 +36,7 @@ def confusion(
 
 
 def dice(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IGNORE) -> Tensor:
-    r"""Dice similarity $\frac{2|P \cap R|}{|P| + |R|}$ per foreground class (K-1,), of label maps
-    of any shape.
+    r"""Dice similarity $\frac{2|P \cap R|}{|P| + |R|}$ of label maps, per foreground class (K-1,).
 
     A class absent from both is NaN and left out of means; a class present in only one is 0.
 
@@ -55,9 +54,7 @@ def dice_of_confusion(counts: Tensor) -> Tensor:
 
 
 def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index: int) -> bool:
-    """Raise unless two label maps have one shape and hold the classes 0 to K-1 only, `labels` also
-    `ignore_index`. Returns whether a voxel may be ignored.
-    """
+    """Raise unless two label maps fit each other; returns whether a voxel may be ignored."""
     check_range("n_classes", n_classes, 2)
     if pred.shape != labels.shape:
         shapes = f"{tuple(pred.shape)} and {tuple(labels.shape)}"
@@ -65,10 +62,7 @@ def check_label_maps(pred: Tensor, labels: Tensor, n_classes: int, ignore_index:
     for name, values in (("prediction", pred), ("labels", labels)):
         if values.is_floating_point() or values.is_complex():
             raise UserError(f"{name} must hold integers; got {values.dtype}")
-    check_labels(_comparable(pred), n_classes, name="prediction")
-    return check_labels(_comparable(labels), n_classes, ignore_index)
-
-
-def _comparable(labels: Tensor) -> Tensor:
-    """Bytes stay bytes, which are read eight times as fast; torch has no minimum of some types."""
-    return labels if labels.dtype == torch.uint8 else labels.long()
+    # Bytes stay bytes, which are read eight times as fast; torch has no minimum of some types.
+    pred, labels = (x if x.dtype == torch.uint8 else x.long() for x in (pred, labels))
+    check_labels(pred, n_classes, name="prediction")
+    return check_labels(labels, n_classes, ignore_index)

@@ -1,9 +1,8 @@
 """Distances between the surfaces of a predicted and a reference object.
 
-A surface voxel is one with a face neighbour outside the object (or outside the image), as in medpy
-and MONAI. Each distance is from a voxel's centre to that of the nearest surface voxel of the other
-object, which a KD-tree over surface voxels finds: time and memory grow with the surface, not with
-the image.
+A surface voxel has a face neighbour outside the object or the image, as in medpy and MONAI. A
+distance is from its centre to that of the nearest surface voxel of the other object. A KD-tree
+finds it: time and memory grow with the surface, not with the image.
 """
 
 from __future__ import annotations
@@ -113,7 +112,6 @@ def _places(mask: Mask) -> NDArray[np.int64]:
 
 
 def _outline(region: Mask) -> Mask:
-    """The region's surface voxels."""
     inside = region.copy()
     for axis in range(region.ndim):
         inner, whole = np.moveaxis(inside, axis, 0), np.moveaxis(region, axis, 0)  # views

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from segcal.networks.transunet import transunet
 from segcal.networks.unets import attention_unet, unet, unetpp
-from segcal.types import UserError, check_range, check_settings, settings_of
+from segcal.types import UserError, check_settings, settings_of
 
 __all__ = ["NETWORKS", "Network", "Padded", "attention_unet", "build_network", "transunet"]
 __all__ += ["unet", "unetpp"]
+
+STRIDE = 16  # heights and widths inside the networks are multiples of it
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,6 @@ class Network:
     label: str
     help: str
     citation: str
-    stride: int = 16  # heights and widths inside must be multiples of it
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -61,22 +62,20 @@ def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) 
     segcal.types.UserError: unknown network 'unet3'; choose one of unet, ...
     """
     check_settings("network", NETWORKS, name, settings)
-    check_range("in_channels", in_channels, 1)
-    check_range("n_classes", n_classes, 2)
     row = NETWORKS[name]
     for key, value in settings.items():
-        _check_number(key, value, whole=isinstance(row.settings[key], int))
-    return Padded(row.build(in_channels, n_classes, **settings), in_channels, row.stride)
+        whole = isinstance(row.settings[key], int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            raise UserError(f"{key} must be a {'whole ' if whole else ''}number; got {value!r}")
+    return Padded(row.build(in_channels, n_classes, **settings), in_channels)
 
 
 class Padded(nn.Module):
-    """A network for any size: it repeats the image's border up to a multiple of the stride, and
-    crops the logits back.
-    """
+    """A network for any size: it repeats the image's border, and crops the logits back."""
 
-    def __init__(self, network: nn.Module, in_channels: int, stride: int) -> None:
+    def __init__(self, network: nn.Module, in_channels: int) -> None:
         super().__init__()
-        self.network, self.in_channels, self.stride = network, in_channels, stride
+        self.network, self.in_channels = network, in_channels
 
     def forward(self, image: Tensor) -> Tensor:
         """Logits (N, K, H, W) of images (N, C, H, W)."""
@@ -85,8 +84,7 @@ class Padded(nn.Module):
             allowed = f"(N, {self.in_channels}, H, W) and not empty"
             raise UserError(f"images for this network must be {allowed}; got shape {shape}")
         height, width = image.shape[-2:]
-        top, bottom = _margins(height, self.stride)
-        left, right = _margins(width, self.stride)
+        (top, bottom), (left, right) = _margins(height), _margins(width)
         if top or bottom or left or right:
             # Not mirrored: that needs more than one pixel, and adds structure to be segmented.
             image = F.pad(image, (left, right, top, bottom), mode="replicate")
@@ -94,18 +92,13 @@ class Padded(nn.Module):
         return logits[..., top : top + height, left : left + width]
 
 
-def _margins(size: int, stride: int) -> tuple[int, int]:
+def _margins(size: int) -> tuple[int, int]:
     """How much to add before and after, to reach a multiple of the stride.
 
     At least two strides: batch norm cannot train on one image with one pixel on its coarsest map.
 
-    >>> _margins(37, 16), _margins(1, 16), _margins(64, 16)
+    >>> _margins(37), _margins(1), _margins(64)
     ((5, 6), (15, 16), (0, 0))
     """
-    missing = max(2 * stride, -(-size // stride) * stride) - size
+    missing = max(2 * STRIDE, -(-size // STRIDE) * STRIDE) - size
     return missing // 2, missing - missing // 2
-
-
-def _check_number(name: str, value: object, *, whole: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise UserError(f"{name} must be a {'whole ' if whole else ''}number; got {value!r}")

@@ -41,7 +41,11 @@ def attention_unet(in_channels: int, n_classes: int, *, width: int = 32) -> nn.M
         if isinstance(layer, AttentionLayer):
             channels = layer.merge.out_channels
             layer.add_module("merge", ConvBlock(2, 2 * channels, channels))
-    return _without_dead_biases(network)
+    leaves = [module for module in network.modules() if not list(module.children())]
+    for layer, behind in pairwise(leaves):  # a batch norm subtracts the bias before it again
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) and isinstance(behind, nn.BatchNorm2d):
+            layer.bias = None
+    return network
 
 
 def unetpp(in_channels: int, n_classes: int, *, width: int = 32) -> nn.Module:
@@ -85,13 +89,4 @@ def _with_joins(network: nn.Module) -> nn.Module:
     for name, block in list(network.named_children()):
         if isinstance(block, UpCat):
             setattr(network, name, _Join(block))
-    return network
-
-
-def _without_dead_biases(network: nn.Module) -> nn.Module:
-    """Drop each bias that the batch norm right behind it subtracts again."""
-    leaves = [module for module in network.modules() if not list(module.children())]
-    for layer, behind in pairwise(leaves):
-        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) and isinstance(behind, nn.BatchNorm2d):
-            layer.bias = None
     return network

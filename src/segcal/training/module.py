@@ -92,7 +92,7 @@ class Segmentation(L.LightningModule):
         scores = {"val_dice": overlap["dice_mean"], "val_ece": calibration["ece"]}
         for name, value in scores.items():
             self.log(name, value.float(), logger=False, sync_dist=False, prog_bar=True)
-        if self.criterion.learns:
+        if self.criterion.row.update is not None:
             with self.calibration.sync_context():  # the bins of all processes
                 bins = self.calibration.bins
             self.criterion.update(Validation(bins, overlap["dice"]))
