@@ -715,7 +715,7 @@ def test_seeds_are_told(tmp_path):
         "Per case the mean over seeds: 3." in TABLES["calibration"](read_results([tmp_path])).notes
     )
     both = read_results([tmp_path, tmp_path / "more"])
-    assert "Per case the mean over seeds: CE 3, LS 1." in TABLES["calibration"](both).notes
+    assert "Per case the mean over seeds: CE (3); LS (1)." in TABLES["calibration"](both).notes
 
 
 def test_unknown_patients_are_told(tmp_path):

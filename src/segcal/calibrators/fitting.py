@@ -93,9 +93,14 @@ def pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def checked(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """One pass over the batches; raises unless they are logits with labels."""
+    """One pass over the batches; raises unless they are logits with labels of the same classes."""
+    n_classes = None
     for logits, labels, image in batches():
         check_arrays(logits, labels)
+        if n_classes not in (None, logits.shape[1]):
+            got = f"{n_classes} and then {logits.shape[1]}"
+            raise UserError(f"every batch must have the same number of classes; got {got}")
+        n_classes = logits.shape[1]
         check_labels(labels, logits.shape[1], IGNORE)
         sums_to_one = (logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2
         if logits.min() >= 0 and sums_to_one.all():

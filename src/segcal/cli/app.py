@@ -42,6 +42,7 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")
 Again = Annotated[bool, Option("--again", help="Do it again and replace what is there.")]
 Runs = Annotated[list[Path], Argument(help="Evaluated runs, or folders of runs such as a study's.")]
 Published = Annotated[bool, Option("--published", help="Also show the values of the paper.")]
+OnlyWeights = Annotated[str | None, Option(help="Only scores of these weights: best, last.")]
 Calibrator = Annotated[str, Option(help="After a fitted calibrator (segcal list calibrators).")]
 
 

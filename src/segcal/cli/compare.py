@@ -9,7 +9,17 @@ from typing import Annotated
 from rich.table import Table
 from typer import Option
 
-from segcal.cli.app import AsJson, Calibrator, Names, Published, Runs, app, console, show
+from segcal.cli.app import (
+    AsJson,
+    Calibrator,
+    Names,
+    OnlyWeights,
+    Published,
+    Runs,
+    app,
+    console,
+    show,
+)
 from segcal.types import check_choice
 
 FORMATS = ("terminal", "csv", "markdown", "latex")
@@ -26,7 +36,7 @@ def compare(
     out: Annotated[Path | None, Option(help=ALSO)] = None,
     published: Published = False,
     calibrator: Calibrator = "",
-    weights: Annotated[str | None, Option(help="Only scores of these weights: best, last.")] = None,
+    weights: OnlyWeights = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs by means with intervals, ranks and tests, each method at its chosen setting."""

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from segcal.cli.app import AsJson, Names, Out, Published, Runs, app, bar, show
+from segcal.cli.app import AsJson, Names, OnlyWeights, Out, Published, Runs, app, bar, show
 
 FILES = Option("--out", "-o", help="The folder; files are DATASET-FIGURE.FORMAT.")
 PAGE = Option("--out", "-o", help="The HTML file to write.")
@@ -21,13 +21,14 @@ def figures(
     out: Annotated[Path, FILES],
     format: Annotated[str, Option(help="svg, pdf or png.")] = "svg",
     figure: Annotated[Names, Option(help="Only this (segcal list figures). Repeatable.")] = None,
+    weights: OnlyWeights = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw the figures that compare finished runs."""
     from segcal.compare import read_results
     from segcal.figures import save_figures
 
-    rows = save_figures(read_results(runs), out, format=format, keys=figure or ())
+    rows = save_figures(read_results(runs, weights=weights), out, format=format, keys=figure or ())
     table = Table("figure", "shows", "file", title=Text(str(out)))
     for row in rows:
         drawn = bool(row["file"])
@@ -44,6 +45,7 @@ def report(
     cases: Annotated[int, Option(min=1, help="How many cases the viewer shows at most.")] = 4,
     no_viewer: Annotated[bool, Option("--no-viewer", help="Leave the slice viewer out.")] = False,
     published: Published = False,
+    weights: OnlyWeights = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the outcome of runs in one HTML file: words, tables, figures, cases, provenance."""
@@ -51,7 +53,7 @@ def report(
     from segcal.report import build_report, check_target, save_report, summaries
 
     check_target(out)
-    results = read_results(runs)
+    results = read_results(runs, weights=weights)
     with bar() as shown:
         task = shown.add_task("reading", total=None)
 

@@ -134,7 +134,8 @@ class Results:
                 if calibrator:
                     lacking, folder = f"{lacking} with {calibrator}", self.runs[run]["folder"]
                     command = f"segcal calibrate {folder} --with {calibrator}{option}"
-                raise UserError(f"{lacking}; run {command} first")
+                only = "" if c.weights == "best" else ", or read only best weights (--weights best)"
+                raise UserError(f"{lacking}; run {command} first{only}")
 
     def patients(self, dataset: str) -> pd.Series[str]:
         """The patient of each test case."""

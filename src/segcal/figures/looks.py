@@ -74,7 +74,9 @@ def look_of(
         _, marker = METHOD_LOOKS[number // 4 % len(METHOD_LOOKS)]
     if variant:
         number = zlib.crc32(setting_text(variant).encode())
-        colour = shade(colour, SHADES[number % len(SHADES)])
+        amount = SHADES[number % len(SHADES)]
+        dark = sum(to_rgb(colour)) < 0.5  # no shade darker than black
+        colour = shade(colour, abs(amount) if dark else amount)
     place = list(NETWORKS).index(network) if network in NETWORKS else len(NETWORK_LOOKS)
     line, fill = NETWORK_LOOKS[min(place, len(NETWORK_LOOKS) - 1)]
     return Look(label or method_label(method), colour, marker, line, fill)

@@ -115,6 +115,8 @@ def svls(
     >>> svls(torch.tensor([[[0.0, 0.0], [0.0, 0.0]]]), torch.tensor([[0, 1]]))
     tensor(0.6931)
     """
+    if labels.ndim < 2:
+        raise UserError(f"svls needs labels with a spatial axis; got shape {tuple(labels.shape)}")
     weight, n_counted = counted(labels, ignore_index, logits)
     target = _soft_targets(labels, logits.shape[1], weight, kernel_size, sigma)
     total = F.cross_entropy(logits, target, reduction="sum")

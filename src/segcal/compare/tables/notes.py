@@ -76,7 +76,7 @@ def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) 
     seeds = {label: len({i["settings"]["seed"] for i in group}) for label, group in infos.items()}
     numbers = set(seeds.values())
     if numbers != {1}:
-        each = ", ".join(f"{label} {n}" for label, n in seeds.items())
+        each = "; ".join(f"{label} ({n})" for label, n in seeds.items())
         yield f"Per case the mean over seeds: {each if len(numbers) > 1 else max(numbers)}."
 
 
