@@ -731,7 +731,9 @@ def test_fitted_on_another_run_or_data_is_refused(tmp_path, expect):
     stem = saved(tmp_path, **IDENTITY)
     load(stem)
     load(stem, expect={"run": "ce-0"})
-    with pytest.raises(UserError, match=r"was fitted on \w+ .*, not .*; fit it there first"):
+    with pytest.raises(
+        UserError, match=r"was fitted on \w+ .*, not .*; segcal calibrate --again fits it"
+    ):
         load(stem, expect=expect)
 
 

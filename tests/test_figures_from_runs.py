@@ -254,6 +254,12 @@ def test_runs_without_bins_are_named(tmp_path):
     assert FIGURES["reliability"].draw(results, "made") is None
 
 
+def test_a_corruption_that_one_of_several_seeds_lacks_is_not_drawn(tmp_path):
+    made_run(tmp_path, "a", "ce", seed=0, n_cases=3, n_voxels=300, noise=(0.01,))
+    made_run(tmp_path, "b", "ce", seed=1, n_cases=3, n_voxels=300)
+    assert FIGURES["robustness"].draw(read_results([tmp_path]), "made") is None
+
+
 def test_runs_without_a_log_have_no_learning_curve(tmp_path):
     for loss in ("ce", "focal"):
         made_run(tmp_path, loss, loss, n_cases=3, n_voxels=300)

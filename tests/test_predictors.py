@@ -1,7 +1,7 @@
 """Predictors: a run, an ensemble, and anything else that gives predictions for cases."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal import calibrators, metrics
-from segcal.config import run_settings
+from segcal.config import checked, run_settings
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
 from segcal.fitting import calibrate
@@ -27,6 +27,9 @@ from segcal.predictors import (
 )
 from segcal.predictors.ensemble import mean_of_logits, mean_of_probs
 from segcal.scoring import evaluate
+from segcal.study.cells import Cell
+from segcal.study.folder import adopted
+from segcal.study.jobs import After
 from segcal.training import train
 from segcal.types import UserError
 
@@ -133,7 +136,10 @@ def test_a_calibrator_of_each_member_is_applied_first(runs, tmp_path):
 
 def test_an_ensemble_of_several_losses_is_named_after_them(runs, tmp_path):
     info = make_ensemble([runs[0], runs[0].parent / "d"], tmp_path / "ens")
-    assert info["settings"]["loss"]["name"] == "ce+ls"
+    assert info["settings"]["loss"]["name"] == "CE+LS"
+    other = make_ensemble([runs[0].parent / "d", runs[0]], tmp_path / "other")
+    assert other["settings"] == info["settings"]  # whatever their order
+    assert {member["loss"]["name"] for member in info["members"]} == {"ce", "ls"}
     assert info["settings"]["seed"] == 0
 
 
@@ -171,8 +177,51 @@ def test_members_that_do_not_fit_are_refused(runs, cases, tmp_path):
             make_ensemble(runs, out)
     assert not out.exists()
     write_run(runs[1], other)
-    with pytest.raises(UserError, match="is a trained run; choose another --out"):
-        make_ensemble(runs, runs[0].parent / "d", again=True)
+    for again in (False, True):
+        with pytest.raises(UserError, match="is a trained run; choose another --out"):
+            make_ensemble(runs, runs[0].parent / "d", again=again)
+
+
+def test_an_ensemble_is_not_trained(runs, cases, tmp_path):
+    make_ensemble(runs, tmp_path / "ens")
+    settings = run_settings(read_run(runs[0])["settings"] | {"data": str(cases.root)})
+    with pytest.raises(UserError, match="is an ensemble, not a run; choose another --out"):
+        train(settings, tmp_path / "ens", progress=False)
+
+
+def test_an_ensemble_among_the_cells_of_a_study_is_no_cell(runs, tmp_path):
+    make_ensemble(runs, tmp_path / "runs" / "ens")
+    settings = checked(read_run(runs[0])["settings"])
+    cell = Cell("a", settings, ("all",), After())
+    assert adopted(tmp_path, [cell]) == (cell,)
+
+
+def test_voxels_that_were_not_seen_are_not_fitted_on(tmp_path):
+    """Half of each case is not predicted; only the other half decides the temperature."""
+    info = drawn_info()
+    write_run(tmp_path, info)
+
+    class Half(Drawn):
+        def case(self, id, **options):
+            whole = super().case(id, **options)
+            seen = torch.ones_like(whole.label, dtype=torch.bool)
+            seen[:, 12:] = False
+            logits = torch.where(seen, whole.logits, 50 * whole.logits)
+            return replace(whole, logits=logits, seen=seen)
+
+    (facts,) = calibrate(Half(tmp_path, info), ["ts"]).values()
+    assert facts["temperature"] == pytest.approx(3, rel=0.05)
+
+
+def test_a_case_without_a_label_is_refused_in_a_sentence(tmp_path):
+    write_run(tmp_path, drawn_info())
+
+    class Unlabelled(Drawn):
+        def case(self, id, **options):
+            return replace(super().case(id, **options), label=None)
+
+    with pytest.raises(UserError, match="a case without a reference label cannot be scored"):
+        evaluate(Unlabelled(tmp_path, drawn_info()))
 
 
 def test_a_member_that_was_trained_again_is_noticed(runs, tmp_path):
@@ -180,6 +229,20 @@ def test_a_member_that_was_trained_again_is_noticed(runs, tmp_path):
     write_run(runs[1], read_run(runs[1]) | {"id": "other"})
     with pytest.raises(UserError, match="was trained again; make .* again with --again"):
         open_predictor(tmp_path / "ens")
+
+
+def test_a_member_that_is_gone_is_named(runs, tmp_path):
+    make_ensemble(runs, tmp_path / "ens")
+    shutil.rmtree(runs[1])
+    with pytest.raises(UserError, match="ens has lost its member .*b; move it back, or make"):
+        open_predictor(tmp_path / "ens")
+
+
+def test_other_data_are_refused_even_if_all_scores_are_known(runs, tmp_path):
+    evaluate(open_run(runs[0]))
+    other = prepare("phantom", to=tmp_path / "other", n_cases=8, shape=(4, 24, 24), seed=1).cases
+    with pytest.raises(UserError, match="has changed since .* was trained"):
+        open_run(runs[0], data=other.root)
 
 
 def test_members_may_move_with_their_ensemble(runs, tmp_path):
@@ -207,11 +270,15 @@ class Drawn(Predictor):
         return Prediction(3 * logits, label, torch.zeros(4, 1, 24, 24), (1.0, 1.0, 1.0))
 
 
-def test_scoring_and_fitting_need_no_network(tmp_path):
-    """Logits three times too large: temperature scaling finds 3, and helps."""
+def drawn_info():
     data = {"name": "drawn", "classes": ["x", "y"], "regions": {}, "checksum": "c", "splits": {}}
     settings = {"loss": {"name": "theirs"}, "network": {"name": "theirs"}, "fold": 0, "seed": 0}
-    info = {"id": "d", "status": "finished", "settings": settings, "data": data, "best": {}}
+    return {"id": "d", "status": "finished", "settings": settings, "data": data, "best": {}}
+
+
+def test_scoring_and_fitting_need_no_network(tmp_path):
+    """Logits three times too large: temperature scaling finds 3, and helps."""
+    info = drawn_info()
     write_run(tmp_path, info)
     predictor = Drawn(tmp_path, info)
     facts = calibrate(predictor, ["ts"])

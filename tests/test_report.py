@@ -530,7 +530,7 @@ def test_a_run_that_was_not_trained_has_settings_without_a_training(tmp_path):
     del info["settings"]["training"]
     facts = dict(run_facts(info | {"folder": folder}))
     assert set(trained) - set(facts) == {
-        "training", "kept epoch (from 0)", "seconds of training", "peak memory (MB)",
+        "training", "best epoch (from 0)", "seconds of training", "peak memory (MB)",
     }  # fmt: skip
 
 

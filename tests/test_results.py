@@ -118,7 +118,7 @@ def test_each_of_several_weights_is_a_contender_with_a_choice_of_its_own(tmp_pat
     write_run(tmp_path, "ce")
     results = read_results([tmp_path])
     assert [c.key for c in results.contenders] == ["ce", "mbls", "mbls last epoch"]
-    assert [c.label for c in results.contenders] == ["CE", "MbLS", "MbLS, last epoch"]
+    assert [c.label for c in results.contenders] == ["CE", "MbLS", "MbLS (last epoch)"]
     assert [c.runs for c in results.contenders] == [("ce",), ("m5",), ("m8",)]
     assert [c.weights for c in results.contenders] == ["best", "best", "last"]
     assert [c.tried[("margin", 5.0),] for c in results.contenders[1:]] == [0.9, 0.5]
@@ -135,7 +135,7 @@ def test_each_of_several_weights_is_a_contender_with_a_choice_of_its_own(tmp_pat
     assert [row.key for row in TABLES["penalty"](results).rows] == ["mbls", "mbls last epoch"]
 
 
-def test_one_kind_of_weights_can_be_read_alone_and_needs_no_name(tmp_path):
+def test_one_kind_of_weights_can_be_read_alone(tmp_path):
     for margin, kept in ((5.0, {"best": 0.9, "last": 0.5}), (8.0, {"best": 0.8, "last": 0.6})):
         settings = {"margin": margin}
         write_run(tmp_path, f"m{margin:g}", "mbls", settings=settings, kept=kept, conditions=())
@@ -143,11 +143,14 @@ def test_one_kind_of_weights_can_be_read_alone_and_needs_no_name(tmp_path):
     for weights in ("best", "last"):
         (c,) = read_results([tmp_path], scored=False, weights=weights).contenders
         chosen[weights] = (c.key, c.setting, c.weights)
-    assert chosen == {"best": ("mbls", "margin=5", "best"), "last": ("mbls", "margin=8", "last")}
+    assert chosen == {
+        "best": ("mbls", "margin=5", "best"),
+        "last": ("mbls last epoch", "margin=8", "last"),
+    }
     with pytest.raises(UserError, match="unknown weights 'nll'; choose one of best, last"):
         read_results([tmp_path], weights="nll")
     write_run(tmp_path / "old", "ce")
-    with pytest.raises(UserError, match="no run has last weights"):
+    with pytest.raises(UserError, match="ce has no last weights; leave it out, or train it again"):
         read_results([tmp_path / "old"], weights="last")
 
 
@@ -193,22 +196,22 @@ def test_ensembles_are_contenders_beside_runs(tmp_path):
     write_run(tmp_path, "e", "mbls", settings={"margin": 8.0}, members=3)
     write_run(tmp_path, "l", "mbls", members=3, ensemble={"average": "logits"})
     write_run(tmp_path, "t", "mbls", members=5, ensemble={"calibrator": "ts"})
-    write_run(tmp_path, "x", "ce+mbls", members=2, network="unet+unetpp")
+    write_run(tmp_path, "x", "CE+MbLS", members=2, network="U-Net+U-Net++")
     results = read_results([tmp_path])
     assert {c.label: c.key for c in results.contenders} == {
         "CE": "ce",
         "MbLS": "mbls",
-        "MbLS, ensemble of 3": "mbls ensemble of 3",
-        "MbLS (average logits), ensemble of 3": "mbls average=logits ensemble of 3",
-        "MbLS (calibrator ts), ensemble of 5": "mbls calibrator=ts ensemble of 5",
-        "CE+MbLS, U-Net+U-Net++, ensemble of 2": "unet+unetpp ce+mbls ensemble of 2",
+        "MbLS (ensemble of 3)": "mbls ensemble of 3",
+        "MbLS (average logits, ensemble of 3)": "mbls average=logits ensemble of 3",
+        "MbLS (calibrator ts, ensemble of 5)": "mbls calibrator=ts ensemble of 5",
+        "CE+MbLS (ensemble of 2), U-Net+U-Net++": "U-Net+U-Net++ CE+MbLS ensemble of 2",
     }
     assert [c.key for c in results.main("organs")] == [
         "ce",
         "mbls",
         "mbls ensemble of 3",
         "mbls calibrator=ts ensemble of 5",
-        "unet+unetpp ce+mbls ensemble of 2",
+        "U-Net+U-Net++ CE+MbLS ensemble of 2",
     ]
     tables = {table.key: table for table in all_tables(results, published=True)}
     assert [row.label for row in tables["selection"].rows] == ["MbLS, margin=8"]
@@ -222,7 +225,8 @@ def test_methods_and_networks_that_are_not_ours_come_last_under_their_names(tmp_
     write_run(tmp_path, "c", "svls")
     results = read_results([tmp_path])
     assert [c.label for c in results.contenders] == ["SVLS", "nnU-Net", "someone's loss, resnet"]
-    assert [row.label for row in TABLES["calibration"](results).rows] == ["SVLS", "nnU-Net"]
+    labels = [row.label for row in TABLES["calibration"](results).rows]
+    assert labels == ["SVLS", "nnU-Net", "someone's loss, resnet"]
 
 
 def test_settings_without_validation_dice_are_not_chosen_among(tmp_path):
@@ -440,7 +444,7 @@ def test_other_data_protocol_or_repeats(tmp_path):
     write_run(tmp_path / "training", "b", "ls", epochs=3)
     refused(
         tmp_path / "training",
-        "b and a differ in their training settings; compare runs of one protocol",
+        r"b and a differ in their training settings; compare runs of one protocol \(epochs",
     )
     older, run = (
         read_run(write_run(tmp_path / "keys", name, loss))

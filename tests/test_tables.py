@@ -543,6 +543,14 @@ def test_the_table_of_seeds(tmp_path):
         )
 
 
+def test_an_ensemble_takes_no_table_of_seeds_away(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path, f"ce{seed}", "ce", seed=seed, cases=CASES)
+    write_run(tmp_path, "ens", "ce", cases=CASES, members=2)
+    table = TABLES["seeds"](read_results([tmp_path]))
+    assert [row.label for row in table.rows] == ["CE"]
+
+
 def test_seeds_that_cannot_be_told_from_test_cases_make_no_table(tmp_path):
     write_run(tmp_path / "one", "ce", cases=CASES)
     assert TABLES["seeds"](read_results([tmp_path / "one"])) is None

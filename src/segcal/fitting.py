@@ -16,7 +16,7 @@ from segcal.calibrators import CALIBRATORS
 from segcal.folders import alone, calibrator_path
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
-from segcal.types import Progress, UserError, check_choice
+from segcal.types import IGNORE, Progress, UserError, check_choice
 
 Batches = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
 
@@ -76,7 +76,10 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
         )
     for i, id in enumerate(ids, start=1):
         case = predictor.case(id)
-        arrays = (case.slices, case.reference.to(torch.int16), case.image)
+        label = case.reference
+        if case.seen is not None:  # what was not predicted is not fitted
+            label = label.masked_fill(~case.seen, IGNORE)
+        arrays = (case.slices, label.to(torch.int16), case.image)
         for path, tensor in zip(_cached(folder, id), arrays, strict=True):
             np.save(path, np.empty(0) if tensor is None else tensor.numpy(), allow_pickle=False)
         if progress is not None:

@@ -106,11 +106,11 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     if digest != _digest(data, facts):
         both = f"{stem}.json or {stem}.safetensors"
         raise UserError(f"{both} was changed after it was written; {again}")
+    identity = {"weights": "best", **facts["identity"]}  # older fits were of a run's only weights
     for name, wanted in (expect or {}).items():
-        known = facts["identity"].get(name)
-        if known != wanted:
-            fitted_on = f"{name} {known!r}, not {wanted!r}"
-            raise UserError(f"{stem} was fitted on {fitted_on}; fit it there first")
+        if identity.get(name) != wanted:
+            fitted_on = f"{name} {identity.get(name)!r}, not {wanted!r}"
+            raise UserError(f"{stem} was fitted on {fitted_on}; segcal calibrate --again fits it")
     del facts["format"]
     key = facts.pop("key")
     return Fitted(key, CALIBRATORS[key].apply, safetensors.torch.load(data), facts)

@@ -49,6 +49,7 @@ def train(
 ) -> None:
     """Train a network, or resume a run that was interrupted."""
     from segcal.config import run_settings
+    from segcal.folders import WEIGHTS
     from segcal.training import train as run
 
     flags: dict[str, Any] = {"data": str(data) if data else None, "fold": fold, "seed": seed}
@@ -61,7 +62,7 @@ def train(
     if info["status"] != "finished":  # of several processes only the first sees the end
         return
     table = Table("run", "weights", "epoch", "val DSC", "val ECE", "seconds")
-    for name in ("best", "last"):
+    for name in [name for name in WEIGHTS if name in info]:  # older runs kept one of them
         scores = [f"{info[name][key]:.4f}" for key in ("val_dice", "val_ece")]
         table.add_row(str(folder), name, str(info[name]["epoch"]), *scores, str(info["seconds"]))
     show(info | {"folder": str(folder)}, table, as_json)
@@ -104,7 +105,9 @@ def evaluate(
         with counting(f"{run.name} {split} {kind}".strip()) as progress:
             options |= {"seed": seed, "again": again, "progress": progress}
             tables[kind or "clean"] = score(predictor, **options)
-    _show_scores(tables, as_json)
+    after = f", after {calibrator}" if calibrator else ""
+    source = f"{run.name}, {predictor.weights} weights, {split} split{after}"
+    _show_scores(source, tables, as_json)
 
 
 @app.command(epilog="Example: segcal calibrate runs/mbls --with ts --with lts")
@@ -129,15 +132,15 @@ def calibrate(
         for line in fact["warnings"]:
             note(f"{name}: {line}", "warning")
     tables = {name or "before": score(predictor, calibrator=name) for name in ("", *wanted)}
-    _show_scores(tables, as_json, facts)
+    _show_scores(f"{run.name}, {predictor.weights} weights, test split", tables, as_json, facts)
 
 
-def _show_scores(tables: Mapping[str, Any], as_json: bool, facts: Any = None) -> None:
-    """Means over cases of the main metrics, a row per table."""
+def _show_scores(source: str, tables: Mapping[str, Any], as_json: bool, facts: Any = None) -> None:
+    """Means over cases of the main metrics of a source, a row per table."""
     from segcal.metrics import METRICS
 
     regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
-    title = "mean over cases" + ", overlap and distances of regions" * regions
+    title = f"{source}: mean over cases" + ", overlap and distances of regions" * regions
     table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in MAIN), title=title)
     values: dict[str, dict[str, float]] = {}
     for name, rows in tables.items():

@@ -33,7 +33,15 @@ def check_alike(runs: Mapping[str, Mapping[str, Any]]) -> None:
         for scope, value, difference in _shared(info):
             other, known = first.setdefault((info["data"]["name"], *scope), (name, value))
             if value != known:
-                raise UserError(f"{name} and {other} {difference}")
+                raise UserError(f"{name} and {other} {difference}{_values(value, known)}")
+
+
+def _values(value: Any, known: Any) -> str:
+    """The settings that differ, in brackets."""
+    if not isinstance(value, dict):
+        return ""
+    keys = [key for key in value if value[key] != known.get(key)]
+    return f" ({', '.join(f'{key} {value[key]} and {known.get(key)}' for key in keys)})"
 
 
 def _shared(info: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any, str]]:

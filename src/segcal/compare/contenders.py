@@ -56,11 +56,11 @@ class Contender(Identity):
 
     @property
     def label(self) -> str:
-        """The printed name: `MbLS`, `MbLS (penalty l2)`, `MbLS, TransUNet`."""
-        settings = f" ({setting_text(self.variant, ' ')})" if self.variant else ""
-        network = "" if self.network == MAIN_NETWORK else names.network_label(self.network)
-        parts = (names.method_label(self.method) + settings, network, *self._ending)
-        return ", ".join(filter(None, parts))
+        """The printed name: `MbLS`, `MbLS (penalty l2, ensemble of 3)`, `MbLS, TransUNet`."""
+        details = ", ".join(filter(None, (setting_text(self.variant, " "), *self._ending)))
+        method = names.method_label(self.method) + (f" ({details})" if details else "")
+        main = self.network == MAIN_NETWORK
+        return method if main else f"{method}, {names.network_label(self.network)}"
 
     @property
     def setting(self) -> str:
@@ -86,14 +86,14 @@ def contenders_of(
     for run, info in runs.items():
         identity, tuned = _identity(info)
         kept = [w for w in WEIGHTS if w in info] or [info.get("weights", WEIGHTS[0])]
+        if weights not in (None, *kept):
+            raise UserError(f"{run} has no {weights} weights; leave it out, or train it again")
         for w in kept:
             if weights in (None, w):
                 tried = groups.setdefault(identity, {}).setdefault(w, defaultdict(list))
                 tried[tuned].append(run)
                 if w in scored.get(run, ()):
                     with_scores.add((identity, w))
-    if not groups:
-        raise UserError(f"no run has {weights} weights; name other runs, or other weights")
     compared = []
     for identity, kinds in groups.items():
         used = [w for w in kinds if (identity, w) in with_scores]
@@ -103,7 +103,10 @@ def contenders_of(
     datasets = list(dict.fromkeys(identity.dataset for identity in groups))
     contenders = []
     for identity, w in sorted(compared, key=lambda pair: _place(datasets, *pair)):
-        fields = asdict(identity) | {"weights": w, "shows_last": several and w == "last"}
+        fields = asdict(identity) | {
+            "weights": w,
+            "shows_last": w == "last" and (several or weights == "last"),
+        }
         fields |= _choice(identity.method, groups[identity][w], runs, w, complete)
         contenders.append(Contender(**fields))
     return tuple(contenders)

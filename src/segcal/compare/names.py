@@ -50,14 +50,12 @@ def choice_text(chosen: Mapping[int, Settings], sign: str = "=") -> str:
 def method_label(method: str) -> str:
     """A method as printed.
 
-    >>> method_label("ce+mbls"), method_label("nnU-Net")
-    ('CE+MbLS', 'nnU-Net')
+    >>> method_label("mbls"), method_label("nnU-Net")
+    ('MbLS', 'nnU-Net')
     """
-    parts = method.split("+")
-    return "+".join(LOSSES[part].label if part in LOSSES else part for part in parts)
+    return LOSSES[method].label if method in LOSSES else method
 
 
 def network_label(network: str) -> str:
-    """A network as printed; an ensemble may have several."""
-    parts = network.split("+")
-    return "+".join(NETWORKS[part].label if part in NETWORKS else part for part in parts)
+    """A network as printed."""
+    return NETWORKS[network].label if network in NETWORKS else network

@@ -16,6 +16,7 @@ from segcal.compare.contenders import Contender
 from segcal.compare.names import MAIN_NETWORK
 from segcal.folders import read_bins
 from segcal.metrics import METRICS
+from segcal.networks import NETWORKS
 from segcal.types import UserError, check_choice
 
 DEFAULT_VOXELS = ("reference", "")  # of calibration scores, and of the others
@@ -43,14 +44,15 @@ class Results:
     def main(self, dataset: str, network: str | None = None) -> tuple[Contender, ...]:
         """The contenders of the main tables, or those on another network by the same rule.
 
-        Methods on the main network, and ensembles. Each has its default settings and the best
-        weights, or what there is without these."""
+        Methods on the main network, ensembles, and networks that are not ours. Each has its default
+        settings and the best weights, or what there is without these."""
         everything = self.on(dataset)
         used = [c.network for c in everything]
         first = MAIN_NETWORK if MAIN_NETWORK in used else used[0]
         main = []
         for c in everything:
-            there = c.network == (network or first) or (network is None and c.members > 1)
+            beside = c.members > 1 or c.network not in NETWORKS
+            there = c.network == (network or first) or (network is None and beside)
             same = [o for o in everything if o.method == c.method and o.network == c.network]
             same = [o for o in same if o.members == c.members]
             defaults = [o for o in same if not o.variant] or same

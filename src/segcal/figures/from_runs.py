@@ -100,8 +100,8 @@ def robustness(results: Results, dataset: str) -> Figure | None:
             if name.startswith(f"{kind}:") and "@" not in name:
                 severity = float(name.partition(":")[2])
                 levels.append(_means(results, dataset, name).assign(severity=severity))
-        if levels:
-            corrupted = pd.concat(levels)
+        corrupted = pd.concat(levels) if levels else clean.iloc[:0]
+        if len(corrupted):  # contenders of which every run was scored
             same = clean[clean.index.isin(corrupted.index)].assign(severity=row.neutral)
             parts.append(pd.concat([same, corrupted]).assign(kind=row.label))
     if not parts:

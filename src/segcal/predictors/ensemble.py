@@ -18,6 +18,7 @@ from segcal.calibrators import Fitted
 from segcal.folders import (
     WEIGHTS,
     CaseSet,
+    alone,
     calibrator_path,
     is_empty_run,
     is_run,
@@ -25,6 +26,8 @@ from segcal.folders import (
     remove_run,
     write_run,
 )
+from segcal.losses import LOSSES
+from segcal.networks import NETWORKS
 from segcal.predictors.cases import data_of, prediction_of
 from segcal.predictors.protocol import ImagePredictor, Prediction
 from segcal.predictors.run import Run, finished_run, open_run
@@ -111,22 +114,31 @@ def make_ensemble(
     check_choice("weights", weights, WEIGHTS)
     if len(folders) < 2:
         raise UserError(f"an ensemble needs at least two runs; got {len(folders)}")
+    if calibrator:
+        check_choice("calibrator", calibrator, tuple(calibrators.CALIBRATORS))
     infos = [_member_info(folder, calibrator, weights) for folder in folders]
     _check_alike(folders, infos)
     members = []
     for folder, info in zip(folders, infos, strict=True):
-        members.append({"folder": os.path.relpath(folder, out), "id": info["id"]})
-    choice = {"average": average, "calibrator": calibrator, "weights": weights}
-    made = choice | {"members": members}
-    if is_run(out) and not again:
-        known = read_run(out)
-        if any(known.get(key) != value for key, value in made.items()):
-            raise UserError(f"{out} is another run or ensemble; choose another --out, or --again")
-        return known
-    info = {"id": identity(), "kind": KIND, "status": "finished", "settings": _common(infos)}
-    info |= made | {"data": infos[0]["data"], "versions": versions()}
-    _clear(out)
-    write_run(out, info)
+        place = os.path.relpath(folder.resolve(), out.resolve())
+        settings = info["settings"]
+        facts = {"folder": place, "id": info["id"], "seed": settings["seed"]}
+        members.append(facts | {"loss": settings["loss"], "network": settings["network"]})
+    made = {"average": average, "calibrator": calibrator, "weights": weights, "members": members}
+    with alone(out):
+        if is_run(out) and not again:
+            known = read_run(out)
+            if known.get("kind") != KIND:
+                raise UserError(f"{out} is a trained run; choose another --out")
+            if any(known.get(key) != value for key, value in made.items()):
+                raise UserError(
+                    f"{out} is another run or ensemble; choose another --out, or --again"
+                )
+            return known
+        info = {"id": identity(), "kind": KIND, "status": "finished", "settings": _common(infos)}
+        info |= made | {"data": infos[0]["data"], "versions": versions()}
+        _clear(out)
+        write_run(out, info)
     return info
 
 
@@ -156,13 +168,20 @@ def _check_alike(folders: Sequence[Path], infos: Sequence[dict[str, Any]]) -> No
 
 
 def _common(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The settings of the members: what they share, and the lowest seed."""
-    common = dict(infos[0]["settings"])
-    for part in ("loss", "network"):
+    """The settings that the members share, and the lowest seed.
+
+    Several losses or networks have the name of all: "CE+MbLS"."""
+    first = infos[0]["settings"]
+    common = {key: value for key, value in first.items() if key in ("data", "fold")}
+    for part, rows in (("loss", LOSSES), ("network", NETWORKS)):
         tables = [info["settings"][part] for info in infos]
         shared = {k: v for k, v in tables[0].items() if all(t.get(k) == v for t in tables)}
-        shared["name"] = "+".join(dict.fromkeys(table["name"] for table in tables))
+        if "name" not in shared:
+            names = {table["name"] for table in tables}
+            shared["name"] = "+".join(row.label for key, row in rows.items() if key in names)
         common[part] = shared
+    if all(info["settings"]["training"] == first["training"] for info in infos):
+        common["training"] = first["training"]
     common["seed"] = min(info["settings"]["seed"] for info in infos)
     return common
 
@@ -196,6 +215,10 @@ def open_ensemble(
     members, fitted = [], []
     for member in info["members"]:
         folder = (root / member["folder"]).resolve()
+        if not is_run(folder):
+            raise UserError(
+                f"{root} has lost its member {folder}; move it back, or make {root} again"
+            )
         run = open_run(folder, weights=info["weights"], device=device, data=data)
         if run.info["id"] != member["id"]:
             raise UserError(f"{folder} was trained again; make {root} again with --again")

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from segcal.types import UserError
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -27,7 +29,8 @@ class Prediction:
     @property
     def reference(self) -> Tensor:
         """The label, where there must be one."""
-        assert self.label is not None, "this case has no reference label"
+        if self.label is None:
+            raise UserError("a case without a reference label cannot be scored or fitted on")
         return self.label
 
 

@@ -96,11 +96,21 @@ def open_run(
     """Open a finished run with its `best` or `last` weights; `data` is its data set if moved."""
     check_choice("weights", weights, WEIGHTS)
     info = finished_run(root)
+    if data is not None:
+        data_of(root, info, data)  # other data are refused now, even if all scores are known
+    kept = [name for name in WEIGHTS if name in info]
+    if kept and weights not in kept:
+        raise UserError(
+            f"{root} has only {kept[0]} weights; use --weights {kept[0]}, or train it again with"
+            " --again"
+        )
     settings = checked(info["settings"])
     channels, classes = info["data"]["channels"], info["data"]["classes"]
     options = settings.network.settings
     network = build_network(settings.network.name, len(channels), len(classes) + 1, **options)
-    _load(network, root, weights)
+    # An older run that kept only its last weights has them in the file of the best ones.
+    stored = "best" if kept == ["last"] else weights
+    _load(network, root, stored)
     keep_pages()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Run(root, info, weights, channels_last(network.eval().to(where)), where, data)

@@ -13,7 +13,12 @@ from segcal.networks import NETWORKS
 
 Facts = list[tuple[str, str]]
 RECORDS = {
-    "best": "kept epoch (from 0)",
+    "members": "members",
+    "average": "average",
+    "calibrator": "calibrator of members",
+    "weights": "weights",
+    "best": "best epoch (from 0)",
+    "last": "last epoch (from 0)",
     "seconds": "seconds of training",
     "peak_memory_mb": "peak memory (MB)",
     "folder": "folder",
@@ -24,7 +29,9 @@ RECORDS = {
 def run_facts(info: Mapping[str, Any]) -> Facts:
     """The settings, cost and identity of a run; an ensemble was not trained."""
     facts = [("data set", info["data"]["name"]), *info["settings"].items()]
-    facts += [(label, info[key]) for key, label in RECORDS.items() if key in info]
+    for key, label in RECORDS.items():
+        if info.get(key):
+            facts.append((label, info[key]))
     return [(label, _text(value)) for label, value in facts]
 
 
@@ -38,6 +45,8 @@ def _text(value: Any) -> str:
         known = {key: _text(part) for key, part in value.items() if part not in (None, [], ())}
         texts = [text if key == "name" else f"{key} {text}" for key, text in known.items()]
         return ", ".join(texts)
+    if isinstance(value, (list, tuple)):
+        return "; ".join(_text(part) for part in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -80,8 +89,8 @@ def version_facts(results: Results) -> dict[str, Facts]:
 def references(results: Results) -> Facts:
     """What to cite for the losses, networks, calibrators and data sets that were compared."""
     used: list[tuple[Mapping[str, Any], set[str]]] = [
-        (LOSSES, {c.method for c in results.contenders}),
-        (NETWORKS, {c.network for c in results.contenders}),
+        (LOSSES, {c.method for c in results.contenders} | _of_members(results, "loss")),
+        (NETWORKS, {c.network for c in results.contenders} | _of_members(results, "network")),
         (CALIBRATORS, set(results.scores.loc[results.scores["chosen"], "calibrator"])),
     ]
     citations = []
@@ -89,3 +98,9 @@ def references(results: Results) -> Facts:
         citations += [(row.label, row.citation) for key, row in rows.items() if key in keys]
     citations += [(key, DATASETS[key].citation) for key in results.datasets if key in DATASETS]
     return citations
+
+
+def _of_members(results: Results, part: str) -> set[str]:
+    """The losses or networks of the members of ensembles."""
+    members = [member for info in results.runs.values() for member in info.get("members", ())]
+    return {member[part]["name"] for member in members}

@@ -80,6 +80,8 @@ def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         except UserError:  # a damaged run: `train` names the remedy
             continue
         folders.refuse_packed(folder, info)
+        if info.get("kind", "run") != "run":  # an ensemble of cells
+            continue
         known[folder.name] = _deciding(info, by_checksum)
     names = {}
     for cell in cells:

@@ -76,7 +76,8 @@ def _finish(job: Job) -> dict[str, Any]:
         evaluate(predictor)
         if job.after.calibrators:
             for name, fit in calibrate(predictor, job.after.calibrators).items():
-                warnings += [f"{name}: {line}" for line in fit["warnings"]]
+                last = " (last weights)" if weights == "last" else ""
+                warnings += [f"{name}{last}: {line}" for line in fit["warnings"]]
         for corruption in job.after.corruptions:
             evaluate(predictor, corruption=corruption)
     return {"warnings": warnings}

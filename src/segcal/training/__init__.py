@@ -108,6 +108,8 @@ def _begin(
     if folders.is_run(out):
         info = folders.read_run(out)
         folders.refuse_packed(out, info)
+        if info.get("kind", "run") != "run":
+            raise UserError(f"{out} is an {info['kind']}, not a run; choose another --out")
         if not again and info["status"] != folders.REMOVED:
             return _resumed(out, info, settings, cases, where)
         folders.remove_run(out, loggers.FILES)
@@ -133,7 +135,9 @@ def _resumed(
     if info["data"]["checksum"] != cases.info["checksum"]:
         raise UserError(f"{cases.root} has changed since {out} was started; {start_over}")
     for weights in folders.WEIGHTS:
-        if weights in info and not folders.weights_path(out, weights).is_file():
+        # An older run without `best` kept one set of weights.
+        kept = weights in info and "best" in info
+        if kept and not folders.weights_path(out, weights).is_file():
             raise UserError(f"{out} is finished but has lost its weights; train it with --again")
     if info["settings"]["data"] != where:  # the same data have moved
         info["settings"]["data"] = where

@@ -20,9 +20,11 @@ SPREADS = (
 def seeds(request: Request) -> Table | None:
     """The mean and standard deviation over seeds of each contender, and both spreads.
 
-    `None` unless all contenders have the same seeds, at least two, each on the same cases."""
+    Ensembles are left out. `None` unless all others have the same seeds, at least two, each on the
+    same cases."""
     results, dataset, calibrator = request.results, request.dataset, request.calibrator
-    contenders, columns = request.contenders, main_columns(request)
+    columns = main_columns(request)
+    contenders = [c for c in request.contenders if c.members == 1]
     keys = [c.key for c in contenders]
     results.require(contenders, calibrator=calibrator)
     scores = _rows(results, dataset, calibrator)
