@@ -147,7 +147,7 @@ def test_an_ensemble_is_made_once_and_made_again_when_asked(runs, tmp_path):
     first = make_ensemble(runs, tmp_path / "ens")
     assert make_ensemble(runs, tmp_path / "ens") == first
     evaluate(open_predictor(tmp_path / "ens"))
-    with pytest.raises(UserError, match="is another run or ensemble; choose another --out"):
+    with pytest.raises(UserError, match="is another ensemble; choose another --out"):
         make_ensemble(runs[:2], tmp_path / "ens")
     assert make_ensemble(runs[:2], tmp_path / "ens", again=True)["id"] != first["id"]
     assert read_scores(tmp_path / "ens") == []  # of the ensemble that was there

@@ -131,9 +131,7 @@ def make_ensemble(
             if known.get("kind") != KIND:
                 raise UserError(f"{out} is a trained run; choose another --out")
             if any(known.get(key) != value for key, value in made.items()):
-                raise UserError(
-                    f"{out} is another run or ensemble; choose another --out, or --again"
-                )
+                raise UserError(f"{out} is another ensemble; choose another --out, or --again")
             return known
         info = {"id": identity(), "kind": KIND, "status": "finished", "settings": _common(infos)}
         info |= made | {"data": infos[0]["data"], "versions": versions()}
@@ -153,12 +151,12 @@ def _member_info(folder: Path, calibrator: str, weights: str) -> dict[str, Any]:
 
 def _check_alike(folders: Sequence[Path], infos: Sequence[dict[str, Any]]) -> None:
     """Raise unless all runs have the same data, classes and split, and none is there twice."""
+    parts = {"name": "data set", "classes": "classes", "checksum": "split or preparation"}
     for folder, info in zip(folders, infos, strict=True):
-        for part in ("name", "checksum", "classes"):
-            if info["data"][part] != infos[0]["data"][part]:
-                what = "data set" if part == "name" else "classes" if part == "classes" else "split"
+        for key, part in parts.items():
+            if info["data"][key] != infos[0]["data"][key]:
                 raise UserError(
-                    f"{folder} and {folders[0]} differ in their {what}; members must share data,"
+                    f"{folder} and {folders[0]} differ in their {part}; members must share data,"
                     " classes and split"
                 )
         if info["settings"]["fold"] != infos[0]["settings"]["fold"]:
