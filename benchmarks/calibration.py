@@ -64,7 +64,7 @@ def usual(logits: Tensor, labels: Tensor, n_bins: int = 15) -> tuple[float, floa
 
 
 def ours(logits: Tensor, labels: Tensor) -> tuple[float, float, float, float]:
-    bins = metrics.reliability(logits, labels)
+    bins = metrics.reliability(logits, labels, mask="reference")
     return (
         float(metrics.ece(bins)),
         float(metrics.cece(bins)),
@@ -108,7 +108,7 @@ def main(name: str, n_volumes: str, size: str) -> None:
             if metric is not None:
                 metric.update(logits, labels)
             else:
-                total += metrics.reliability(logits, labels)
+                total += metrics.reliability(logits, labels, mask="reference")
     print(memory.megabytes)
 
 

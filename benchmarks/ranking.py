@@ -13,7 +13,7 @@ import pandas as pd
 
 from benchmarks.measure import Row, times
 from segcal.compare import Contender, Results
-from segcal.compare.ranking import MAIN, rank_results
+from segcal.compare.ranking import rank_results
 from segcal.compare.tables import all_tables
 from segcal.losses import LOSSES
 from segcal.metrics import METRICS
@@ -42,13 +42,13 @@ def results(n_cases: int) -> Results:
         value=rng.random(len(rows)), contender=scores["run"], patient=scores["case"]
     )
     scores.loc[scores["metric"] == "missed", "value"] = 0.0
-    bins = scores["metric"].map(lambda metric: METRICS[metric].of == "bins")
-    scores["voxels"] = np.where(bins, "reference", "")
+    scores["voxels"] = scores["metric"].map(lambda metric: [*METRICS[metric].voxels, ""][0])
     constants = {"dataset": "bench", "weights": "best", "split": "test", "corruption": ""}
     scores = scores.assign(**constants, chosen=True, seed=0, fold=0)
     contenders = []
     for m in METHODS:
         tried: dict[str, Any] = {"chosen": {0: ()}, "tried": {(): 0.9}, "runs_tried": {(): (m,)}}
+        tried["tried_nll"] = {(): 1.0}
         contenders.append(Contender(dataset="bench", method=m, runs=(m,), **tried))
     info: dict[str, Any] = {
         "data": {"name": "bench", "classes": ["A", "B"], "regions": {}, "patients": {}},
@@ -66,7 +66,7 @@ def rows(
 ) -> Iterator[Row]:
     given = results(n_cases)
     (taken,) = times(lambda: rank_results(given, "bench", n=n_samples), repeats=repeats[0])
-    what = f"ranking, {len(METHODS)} methods × {n_cases} cases × {len(MAIN)} metrics"
+    what = f"ranking, {len(METHODS)} methods × {n_cases} cases × {len(given.metrics.lead)} metrics"
     yield Row(what, f"{n_samples:,} samples", taken, 5.0, f"{taken * 1e3:.3g} ms", unit=" s")
     (taken,) = times(lambda: all_tables(given), repeats=repeats[1])
     what, against = "all tables of the same", f"{len(given.scores):,} scores"

@@ -140,8 +140,9 @@ class Formula:
 
     def command(self, name: str) -> str:
         """A command without its backslash."""
-        if name == "frac":
-            return f"<mfrac>{self.part()}{self.part()}</mfrac>"
+        if name in ("frac", "sqrt"):
+            parts = [self.part() for _ in range(2 if name == "frac" else 1)]
+            return f"<m{name}>{''.join(parts)}</m{name}>"
         if name in ("text", "mathrm"):
             return self.words("mtext" if name == "text" else "mi")
         if name in SPACES:

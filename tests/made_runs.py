@@ -7,7 +7,7 @@ import uuid
 import numpy as np
 
 from segcal import folders
-from segcal.metrics import METRICS
+from segcal.metrics import BANDS, METRICS
 
 METHODS = {  # mean Dice, and how much larger logits are than they should be
     "ce": (0.86, 1.6),
@@ -30,6 +30,18 @@ def binned(conf, hit, n_bins):
     }
 
 
+def made_bands(rng, shown, truth):
+    """Sums by distance to the outline, of voxels that are put into bands by chance."""
+    band = rng.integers(0, len(BANDS), len(truth))
+    member = band == np.arange(len(BANDS))[:, None]  # (B, n)
+    true = truth[:, None] == np.arange(shown.shape[1])  # (n, K)
+    each = {"count": np.ones(len(truth)), "conf": shown.max(1), "hit": shown.argmax(1) == truth}
+    each["nll"] = -np.log((shown * true).sum(1))
+    sums = {name: (member @ values).tolist() for name, values in each.items()}
+    classes = {"class_conf": shown, "class_hit": true}
+    return sums | {name: (member @ values).T.tolist() for name, values in classes.items()}
+
+
 def made_bins(rng, scale, n_classes, n_voxels, fine=True):
     """Bins of voxels whose logits are `scale` times the honest ones."""
     honest = rng.normal(0, 2.2, (n_voxels, n_classes))
@@ -37,21 +49,24 @@ def made_bins(rng, scale, n_classes, n_voxels, fine=True):
     truth = (probs.cumsum(1) > rng.random((n_voxels, 1))).argmax(1)
     logits = scale * honest
     shown = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    inside = truth > 0
-    conf, hit = shown.max(1)[inside], (shown.argmax(1) == truth)[inside]
-    per_class = [binned(shown[inside, k], truth[inside] == k, 15) for k in range(n_classes)]
     entry = {
-        "top": binned(conf, hit, 15),
-        "per_class": {
-            what: [part[what] for part in per_class] for what in ("count", "conf", "hit")
-        },
+        "sets": {},
         "mean_logits": [logits[truth == k].mean(0).tolist() for k in range(n_classes)],
         "voxels": np.bincount(truth, minlength=n_classes).tolist(),
     }
     if fine:
-        entry["fine"] = {
-            what: values for what, values in binned(conf, hit, 1000).items() if what != "conf"
+        entry["bands"] = made_bands(rng, shown, truth)
+    for name, inside in {"near": truth >= 0, "reference": truth > 0}.items():
+        conf, hit = shown.max(1)[inside], (shown.argmax(1) == truth)[inside]
+        per_class = [binned(shown[inside, k], truth[inside] == k, 15) for k in range(n_classes)]
+        sums = {"top": binned(conf, hit, 15)}
+        sums["per_class"] = {
+            what: [part[what] for part in per_class] for what in ("count", "conf", "hit")
         }
+        if fine:
+            fine_bins = binned(conf, hit, 1000)
+            sums["fine"] = {what: fine_bins[what] for what in ("count", "hit")}
+        entry["sets"][name] = sums
     return entry
 
 
@@ -127,6 +142,7 @@ def made_run(
                 "nll": 0.2 + 2 * ece,
                 "brier": 0.1 + ece,
                 "accuracy": own.mean(),
+                "misplaced": 2 * ece,
             }
             rows += [
                 common | {"case": id, "class": "all", "metric": k, "value": v}
@@ -137,7 +153,7 @@ def made_run(
                 for k in (*classes, "mean", *(["mean (region)"] if regions else []))
             ]
         for row in rows:
-            row["voxels"] = "reference" if METRICS[row["metric"]].of == "bins" else ""
+            row["voxels"] = [*METRICS[row["metric"]].voxels, ""][0]
         entries.append(about | made_bins(rng, scale, len(classes) + 1, n_voxels))
     curve = dice + lift - 0.2 * np.exp(-np.arange(epochs) / 3) + rng.normal(0, 0.004, epochs)
     log = [
@@ -145,6 +161,7 @@ def made_run(
             "epoch": e,
             "train_loss": 1 / (e + 1),
             "val_dice": d,
+            "val_nll": 0.5 + 0.1 * abs(np.log(scale)) + rng.normal(0, 0.004),
             "val_ece": 0.05 + 0.1 * abs(np.log(scale)) + rng.normal(0, 0.004),
             "lr": 1e-3,
             "seconds": 1.0,
@@ -168,7 +185,7 @@ def made_run(
             "network": {"name": network, "width": 8}, "training": {"epochs": epochs},
         },
         "data": about_data,
-        "best": {key: best[key] for key in ("epoch", "val_dice", "val_ece")},
+        "best": {key: best[key] for key in ("epoch", "val_dice", "val_ece", "val_nll")},
     }  # fmt: skip
     folders.write_run(folder, info)
     folders.write_bins(folder, ["background", *classes], entries)

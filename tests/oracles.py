@@ -62,6 +62,21 @@ def margin(row, m=10.0, penalty="l1", class_reduction="sum"):
     return sum(terms) / (len(row) if class_reduction == "mean" else 1)
 
 
+def near_margin(logits, labels, reach, m=10.0, penalty="l1", class_reduction="sum", ignore=-100):
+    """The margin term near labelled foreground, per counted voxel."""
+    total, n_counted = 0.0, 0
+    for n, where, row, y in voxels(logits, labels):
+        if y == ignore:
+            continue
+        n_counted += 1
+        for item, other, _, label in voxels(logits, labels):
+            steps = [abs(a - b) for a, b in zip(where, other, strict=True)]
+            if item == n and label not in (0, ignore) and sum(steps) <= reach:
+                total += margin(row, m, penalty, class_reduction)
+                break
+    return total / n_counted
+
+
 def svls_target(labels, n, where, n_classes, size=3, sigma=1.0, ignore=-100):
     """The smoothed target of one voxel, straight from the kernel's definition."""
     radius = size // 2

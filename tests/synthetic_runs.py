@@ -23,11 +23,13 @@ def scores_of(cases, classes, *, regions=(), shift=0.0, seed=0):
             found |= {
                 (case, name, "dice"): dice,
                 (case, name, "asd"): 3 * (1 - dice),
+                (case, name, "assd"): 3 * (1 - dice),
                 (case, name, "missed"): 0.0,
             }
         ece = rng.uniform(0.05, 0.2) - shift / 20 + rng.normal(0, 0.002)
         found |= {(case, "all", "ece"): ece, (case, "all", "cece"): ece / 2}
         found |= {(case, name, "cece"): ece / 2 for name in ("background", *classes)}
+        found |= {(case, "all", "misplaced"): ece, (case, "all", "nll"): 10 * ece}
     return found
 
 
@@ -36,6 +38,7 @@ def miss(scores, case, name):
     scores |= {
         (case, name, "dice"): 0.0,
         (case, name, "asd"): math.nan,
+        (case, name, "assd"): math.nan,
         (case, name, "missed"): 1.0,
     }
 
@@ -49,8 +52,8 @@ def with_means(scores, classes, regions=()):
             ("mean (region)", [f"{name} (region)" for name in regions]),
         ):
             if names:
-                for metric in ("dice", "asd", "missed"):
-                    values = np.array([scores[case, name, metric] for name in names])
+                for metric in ("dice", "asd", "assd", "missed"):
+                    values = np.array([scores.get((case, name, metric), 0.0) for name in names])
                     known = values[~np.isnan(values)]
                     total = (
                         values.sum()
@@ -88,7 +91,8 @@ def write_run(
     ensemble=None,
 ):
     """Write a run's record and scores; the same scores under every condition unless `scores` is a
-    list. `kept` is the validation Dice of each of its weights; with `members` it is an ensemble.
+    list. `kept` is the validation Dice of each of its weights, or all their facts; with `members`
+    it is an ensemble.
     """
     folder = root / name
     folder.mkdir(parents=True)
@@ -112,7 +116,8 @@ def write_run(
         info |= {"kind": "ensemble", "members": [{"folder": f"../{i}"} for i in range(members)]}
         info |= {"weights": "best", "average": "probs", "calibrator": ""} | (ensemble or {})
     else:
-        info |= {w: {"val_dice": dice} for w, dice in (kept or {"best": val_dice}).items()}
+        for w, facts in (kept or {"best": val_dice}).items():
+            info[w] = facts if isinstance(facts, dict) else {"val_dice": facts}
     folders.write_run(folder, info)
     weights = info.get("weights") or ("best" if "best" in info else "last")
     rows = []
@@ -134,6 +139,6 @@ def write_run(
 def row_of(common, key, value):
     """A row of scores: (case, class, metric) and its value."""
     case, kind, metric = key
-    voxels = "reference" if METRICS[metric].of == "bins" else ""
+    voxels = [*METRICS[metric].voxels, ""][0] if metric in METRICS else ""  # the default ones
     row = {"voxels": voxels, "case": case, "class": kind, "metric": metric, "value": value}
     return row | common  # a condition may name other voxels

@@ -22,6 +22,7 @@ TINY = {
         "n_rounds": 1,
         "scored_size": 32,
         "repeats": 1,
+        "n_cases": (1, 2),
         "n_fitted": 25,
         "epochs": 1,
     },

@@ -20,7 +20,7 @@ from segcal import metrics
 from segcal.metrics import METRICS, reliability, reliability_of_probs
 from segcal.types import UserError
 
-SCORES = [key for key, row in METRICS.items() if row.of == "bins"]
+SCORES = [key for key, row in METRICS.items() if row.of == "bins" and not row.fine]
 
 
 def example(shape=(2, 4, 6, 5), scale=2.0, dtype=torch.float32):
@@ -41,7 +41,7 @@ def rows(logits, labels, keep):
 @pytest.mark.parametrize("n_bins", [1, 10, 15])
 def test_scores_follow_their_formula(shape, n_bins):
     x, y = example(shape)
-    bins = reliability(x.double(), y, n_bins=n_bins)
+    bins = reliability(x.double(), y, n_bins=n_bins, mask="reference")
     probs, truth = rows(x, y, y > 0)
     assert bins.n_voxels == len(truth)
     assert metrics.ece(bins).item() == pytest.approx(oracles.ece(probs, truth, n_bins))
@@ -174,7 +174,7 @@ def test_chunks_do_not_show(monkeypatch):
     x, y = example((3, 4, 9, 8))
     whole = reliability(x, y)
     for size in (1, 7, 72, 100, 216):
-        monkeypatch.setattr("segcal.metrics.calibration.CHUNK", size)
+        monkeypatch.setattr("segcal.metrics.statistics.CHUNK", size)
         torch.testing.assert_close(values(reliability(x, y)), values(whole))
 
 
@@ -267,7 +267,7 @@ def test_a_missed_object_never_scores_well():
     y = torch.zeros(1, 20, 20).long()
     y[0, 5:9, 5:9] = 1
     blind = torch.stack([torch.full((1, 20, 20), 12.0), torch.zeros(1, 20, 20)], 1)
-    bins = reliability(blind, y)
+    bins = reliability(blind, y, mask="reference")
     assert metrics.ece(bins) > 0.99
     assert metrics.overconfidence(bins) > 0.99
     assert metrics.nll(bins) > 10
@@ -284,7 +284,7 @@ def test_sums_do_not_drift():
 
 
 def test_no_voxels_give_no_score():
-    bins = reliability(torch.zeros(1, 2, 4), torch.zeros(1, 4).long())
+    bins = reliability(torch.zeros(1, 2, 4), torch.zeros(1, 4).long(), mask="reference")
     assert bins.n_voxels == 0
     assert values(bins).isnan().all()
     assert values(bins + reliability(*example((1, 2, 30)))).isfinite().all()
@@ -292,6 +292,11 @@ def test_no_voxels_give_no_score():
 
 # Masks
 # ------------------------------------------------------------------------------
+
+
+def places(mask):
+    """The indices of all voxels of a mask (*S)."""
+    return torch.ones_like(mask).nonzero().tolist()
 
 
 @pytest.mark.parametrize("mask", metrics.MASKS)
@@ -303,16 +308,19 @@ def test_masks_choose_the_voxels_they_name(mask, shape):
     y[..., 0] = 9
     bins = reliability(x, y, mask=mask, ring=1, ignore_index=9)
     kept, pred, fg = y != 9, x.argmax(1) > 0, (y > 0) & (y != 9)
-    near = torch.zeros_like(kept)  # both kinds within one voxel, diagonals included
-    for where in kept.nonzero().tolist():
-        window = tuple([where[0]] + [slice(max(w - 1, 0), w + 2) for w in where[1:]])
-        near[tuple(where)] = bool(fg[window].any() and (kept & ~fg)[window].any())
+    near = torch.zeros_like(kept)  # both kinds within one step
+    for n, *where in kept.nonzero().tolist():
+        steps = [sum(abs(a - b) for a, b in zip(where, o, strict=True)) for o in places(kept[n])]
+        around = [o for o, step in zip(places(kept[n]), steps, strict=True) if step <= 1]
+        kinds = {bool(fg[(n, *o)]) for o in around if kept[(n, *o)]}
+        near[(n, *where)] = len(kinds) == 2
     expected = {
         "all": kept,
         "reference": fg,
         "prediction": pred & kept,
         "union": (pred & kept) | fg,
         "ring": near & kept,
+        "near": kept,  # 5 voxels reach everywhere here; tests/test_voxels.py looks closer
     }
     probs, truth = rows(x, y, expected[mask])
     assert bins.n_voxels == len(truth) > 0
@@ -343,7 +351,8 @@ def test_wider_rings_take_in_more():
     y = torch.zeros_like(y)
     y[0, 10:20, 10:20] = 1
     sizes = [reliability(x, y, mask="ring", ring=r).n_voxels.item() for r in (1, 2, 3)]
-    assert sizes == [12**2 - 8**2, 14**2 - 6**2, 16**2 - 4**2]
+    grown = [100 + 40 * r + 2 * r * (r - 1) for r in (1, 2, 3)]  # corners are steps, not squares
+    assert sizes == [whole - (10 - 2 * r) ** 2 for r, whole in zip((1, 2, 3), grown, strict=True)]
 
 
 # Mistakes
@@ -362,7 +371,7 @@ X, Y = torch.zeros(1, 3, 4), torch.ones(1, 4).long()
         (X, Y - 2, {}, r"labels must lie in 0\.\.2, or equal ignore_index -100; got -1"),
         (X / 0, Y, {}, r"logits must not be NaN or \+inf"),
         (X + math.inf, Y, {}, r"logits must not be NaN or \+inf"),
-        (X, Y, {"mask": "foreground"}, "unknown mask 'foreground'; choose one of reference, all"),
+        (X, Y, {"mask": "foreground"}, "unknown mask 'foreground'; choose one of all, near"),
         (X, Y, {"n_bins": 0}, "n_bins must be at least 1; got 0"),
         (X, Y, {"mask": "ring", "ring": 0}, "ring must be at least 1; got 0"),
     ],
@@ -412,7 +421,8 @@ def test_unlike_values_do_not_add():
 def test_every_row_is_complete(key, row):
     assert row.label
     assert row.help
-    assert row.arrow in "↑↓→0"
+    assert row.arrow in ("↑", "↓", "→0", "→1")
     assert row.of in ("bins", "confusion", "surfaces")
+    assert bool(row.voxels) == (row.of == "bins")
     assert row.function.__doc__
     assert getattr(metrics, key)

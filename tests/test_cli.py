@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import typer
 
 from segcal.cli import app
 from segcal.data.layouts import write_layout
+from segcal.folders import read_scores
 
 VERBS = tuple(typer.main.get_command(app).commands)
 
@@ -145,6 +147,17 @@ def test_a_run_from_data_to_prediction(tmp_path):
     run = tmp_path / info["folder"]
     scores = json.loads(segcal("evaluate", run, "--noise-series", "--json", cwd=tmp_path).stdout)
     assert list(scores) == ["clean", *(f"gaussian_noise:0.0{i}" for i in range(1, 6))]
+    shown = {("nll", "all"): "nll", ("ece", "near"): "ece near"}
+    shown[("ece_perfect", "all")] = "ece_perfect"
+    for (metric, voxels), name in shown.items():
+        values = [
+            row["value"]
+            for row in read_scores(run)
+            if (row["metric"], row["voxels"], row["class"]) == (metric, voxels, "all")
+            and row["case"] != "pooled"
+            and row["corruption"] == ""
+        ]
+        assert scores["clean"][name] == pytest.approx(np.nanmean(values))
     fits = json.loads(segcal("calibrate", run, "--with", "ts", "--json", cwd=tmp_path).stdout)
     assert fits["fits"]["ts"]["temperature"] > 0
     assert fits["scores"]["before"]["dice"] == fits["scores"]["ts"]["dice"]
@@ -166,4 +179,7 @@ def test_lists():
     for key, row in values.items():
         assert key in text
         assert row["licence"] in text
+    metrics = json.loads(segcal("list", "metrics", "--json").stdout)
+    assert metrics["ece"]["voxels"] == "reference, near"
+    assert "voxels" not in metrics["dice"]
     assert segcal("--version").stdout.strip()

@@ -73,7 +73,11 @@ def test_a_user_error_is_one_sentence_and_exit_2(runs):
 def test_formats(runs):
     wanted = ("--table", "calibration", "--table", "ranking")
     page = compare(runs, "--table", "calibration", "--format", "markdown").stdout
-    assert page.startswith("**Calibration: hippocampus**\n\n|  | ECE ↓ | CECE ↓ |\n")
+    assert page.startswith("**Calibration: hippocampus**\n\n|  | Misplaced ↓ | NLL ↓ |\n")
+    paper = compare(runs, "--metrics", "paper", *wanted, "--format", "markdown").stdout
+    assert "|  | ECE ↓ | CECE ↓ |\n" in paper
+    assert "|  | DSC rank | ASD rank | ECE rank | CECE rank |" in paper
+    assert "a perfectly calibrated network does not get 0" in paper
     rows = list(
         csv.reader(io.StringIO(compare(runs, "--table", "calibration", "--format", "csv").stdout))
     )
@@ -133,14 +137,17 @@ def test_out_holds_every_table_in_every_format(runs, tmp_path):
 
 
 def test_a_calibrator_and_published_values(runs):
+    with_paper = ("--calibrator", "ts", "--published")
     plain, with_ts = (
         json.loads(compare(runs, "--table", "calibration", "--json", *more).stdout)[0]
-        for more in ((), ("--calibrator", "ts", "--published"))
+        for more in (("--metrics", "paper"), ("--metrics", "paper", *with_paper))
     )
     assert with_ts["title"] == "Calibration with TS: hippocampus"
     assert plain["rows"][0]["cells"][0]["value"] != with_ts["rows"][0]["cells"][0]["value"]
     assert plain["rows"][0]["cells"][0]["published"] is None
     assert with_ts["rows"][0]["cells"][0]["published"] == 0.051
+    with pytest.raises(UserError, match="of its own metrics only; add --metrics paper"):
+        compare(runs, *with_paper)
     with pytest.raises(UserError, match="unknown calibrator 'foo'; choose one of ts"):
         compare(runs, "--calibrator", "foo")
     with pytest.raises(UserError, match="ce has no test scores with lts; run segcal calibrate"):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made_runs import METHODS, made_bins
+from made_runs import METHODS, made_bands, made_bins
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.contour import QuadContourSet
@@ -50,7 +50,9 @@ def arrays(entry):
 @pytest.fixture(scope="module")
 def bins():
     rng = np.random.default_rng(0)
-    return {key: arrays(made_bins(rng, rng.uniform(0.7, 2), 4, 3000)) for key in KEYS}
+    return {
+        key: arrays(made_bins(rng, rng.uniform(0.7, 2), 4, 3000)["sets"]["near"]) for key in KEYS
+    }
 
 
 def cases(keys, middle, n=20, seed=0):
@@ -58,6 +60,15 @@ def cases(keys, middle, n=20, seed=0):
     return pd.DataFrame(
         {key: middle + 0.01 * i + rng.normal(0, 0.02, n) for i, key in enumerate(keys)}
     )
+
+
+def bands_of(keys, n_classes, seed=0):
+    """Voxels in bands by chance, whose probabilities are right."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.ones(n_classes), 4000)
+    truth = (probs.cumsum(1) > rng.random((4000, 1))).argmax(1)
+    arrays = {name: np.array(v) for name, v in made_bands(rng, probs, truth).items()}
+    return dict.fromkeys(keys, arrays)
 
 
 def looks_of(keys):
@@ -177,9 +188,13 @@ def every_figure(keys, classes, bins):
     }
     both = {"sum-rank": ranks, "mean case rank": ranks}
     yield "rank_heatmap", figures.rank_heatmap(both, named)
-    yield "dice_vs_ece", figures.dice_vs_ece(cases(keys, 0.8), cases(keys, 0.05, seed=1), named)
+    yield (
+        "dice_vs_calibration",
+        figures.dice_vs_calibration(cases(keys, 0.8), cases(keys, 0.05, seed=1), named),
+    )
     yield "reliability", figures.reliability({k: b["top"] for k, b in mine.items()}, named)
     yield "reliability_per_class", figures.reliability_per_class(per_class, named, classes)
+    yield "distance", figures.distance(bands_of(keys, n + 1), named, classes)
     yield "risk_coverage", figures.risk_coverage({k: b["fine"] for k, b in mine.items()}, named)
     yield (
         "robustness",
@@ -199,7 +214,7 @@ def every_figure(keys, classes, bins):
 
 
 def a_figure():
-    return figures.dice_vs_ece(cases(["ce"], 0.8), cases(["ce"], 0.05), looks_of(["ce"]))
+    return figures.dice_vs_calibration(cases(["ce"], 0.8), cases(["ce"], 0.05), looks_of(["ce"]))
 
 
 @pytest.mark.parametrize(("keys", "classes"), [(KEYS, CLASSES[:1]), (KEYS[:1], CLASSES)])
@@ -465,11 +480,11 @@ def test_rank_heatmap_prints_every_rank_and_the_best_in_bold():
     assert len(set(ends)) == 2
 
 
-def test_dice_vs_ece_draws_each_case_and_the_means():
+def test_dice_vs_calibration_draws_each_case_and_the_means():
     keys = ["ce", "mbls"]
     dice, error = cases(keys, 0.8), cases(keys, 0.05, seed=5)
     dice.loc[3, "ce"] = np.nan
-    figure = figures.dice_vs_ece(dice, error, looks_of(keys))
+    figure = figures.dice_vs_calibration(dice, error, looks_of(keys))
     for key in keys:
         both = np.stack([dice[key], error[key]], 1)
         both = both[~np.isnan(both).any(1)]
@@ -693,7 +708,7 @@ def test_what_has_no_value_is_said(bins, monkeypatch):
         figures.reliability(top, named),
         figures.reliability_per_class({"ce": bins["ce"]["per_class"]}, named, CLASSES[:4]),
         figures.risk_coverage(top, named),
-        figures.dice_vs_ece(gone, gone, named),
+        figures.dice_vs_calibration(gone, gone, named),
         figures.robustness(noise, named),
         figures.learning_curves(lost, named),
         figures.sensitivity(tried_table(["focal"]).assign(ece=np.nan), named),
@@ -702,7 +717,9 @@ def test_what_has_no_value_is_said(bins, monkeypatch):
         check_layout(figure, monkeypatch)
     assert "no voxels" in all_text(figures.reliability(top, named))
     assert "no voxels" in all_text(figures.risk_coverage({"ce": empty}, named))
-    assert "too few cases" in all_text(figures.dice_vs_ece(gone.head(1), gone.head(1), named))
+    assert "too few cases" in all_text(
+        figures.dice_vs_calibration(gone.head(1), gone.head(1), named)
+    )
 
 
 # Files
@@ -738,3 +755,27 @@ def test_a_contact_sheet_needs_neither_torch_nor_pandas():
         ).stdout
         == "[]\n"
     )
+
+
+# By distance to the outline
+# ------------------------------------------------------------------------------
+
+
+def test_distance_draws_the_sums_of_each_band():
+    bands = bands_of(["ce"], 3)
+    bands["ce"]["count"][0] = 0  # a band without voxels is left out
+    figure = figures.distance(bands, looks_of(["ce"]), ["tumour", "cyst"])
+    assert [ax.get_title() for ax in figure.axes if ax.get_title()] == [
+        "predicted class",
+        "tumour",
+        "cyst",
+    ]
+    sums = bands["ce"]
+    shown = [ax.get_lines()[0].get_xydata() for ax in figure.axes]
+    pairs = [("conf", "hit", ...), ("class_conf", "class_hit", 1), ("class_conf", "class_hit", 2)]
+    for column, (conf, hit, k) in enumerate(pairs):
+        means = [sums[name][k][1:] / sums["count"][1:] for name in (conf, hit)]
+        above, below = shown[column], shown[3 + column]
+        np.testing.assert_allclose(above[:, 0], [-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5])
+        np.testing.assert_allclose(above[:, 1], means[0] - means[1])
+        np.testing.assert_allclose(below[:, 1], means[1])

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from segcal.cli import app
 from segcal.compare import read_results
+from segcal.compare.metric_sets import METRIC_SETS
 from segcal.compare.ranking import rank_results
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
@@ -44,8 +45,9 @@ KEYS = {
     "qualitative",
     "reliability",
     "reliability_per_class",
-    "dice_vs_ece",
+    "dice_vs_calibration",
     "risk_coverage",
+    "distance",
     "learning_curves",
 }
 
@@ -87,7 +89,7 @@ def results(study):
     return read_results([study])
 
 
-def scored(folder, metric, kind, corruption=""):
+def scored(folder, metric, kind, corruption="", voxels=""):
     """Case by case from scores.csv, by hand."""
     with (folder / "scores.csv").open() as file:
         rows = csv.DictReader(file)
@@ -95,6 +97,7 @@ def scored(folder, metric, kind, corruption=""):
             row["case"]: float(row["value"])
             for row in rows
             if (row["metric"], row["class"], row["corruption"]) == (metric, kind, corruption)
+            and row["voxels"] in ("", voxels or [*METRICS[metric].voxels, ""][0])
         }
 
 
@@ -108,7 +111,10 @@ CHOSEN = {"ce": ["ce"], "mbls": ["mbls-8-0", "mbls-8-1"]}
 def test_the_table_is_complete():
     assert set(FIGURES) == KEYS
     for row in FIGURES.values():
-        assert row.caption.endswith(".")
+        for metrics in METRIC_SETS.values():
+            caption = row.caption(metrics)
+            assert caption.endswith(".")
+            assert "{" not in caption
         assert row.label
         assert row.needs
 
@@ -128,19 +134,19 @@ def test_robustness_draws_the_means_of_the_chosen_runs(results, study):
     for key, runs in CHOSEN.items():
         folders = [study / run for run in runs]
         expected = [
-            [mean(folders, "dice", "mean", level), mean(folders, "ece", "all", level)]
+            [mean(folders, "dice", "mean", level), mean(folders, "misplaced", "all", level)]
             for level in levels
         ]
         np.testing.assert_allclose(lines(ax)[look_of(key).colour, ""], expected)
 
 
 def test_a_point_of_dice_against_ece_is_a_patient(results, study):
-    figure = FIGURES["dice_vs_ece"].draw(results, "made")
+    figure = FIGURES["dice_vs_calibration"].draw(results, "made")
     by_patient = defaultdict(list)
     for i, ((_, dice), (_, error)) in enumerate(
         zip(
             sorted(scored(study / "ce", "dice", "mean").items()),
-            sorted(scored(study / "ce", "ece", "all").items()),
+            sorted(scored(study / "ce", "misplaced", "all").items()),
             strict=True,
         )
     ):
@@ -153,14 +159,14 @@ def test_a_point_of_dice_against_ece_is_a_patient(results, study):
 def test_ranks_are_those_of_the_ranking(results):
     figure = FIGURES["rank_heatmap"].draw(results, "made")
     ranking = rank_results(results, "made", n=10)
-    columns = [("made", m) for m in ("dice", "asd", "ece", "cece")]
+    columns = [("made", m) for m in METRIC_SETS["main"].lead]
     order = [t.get_text() for t in figure.axes[0].get_yticklabels()]
     keys = {c.label: c.key for c in results.main("made")}
     cells = [t.get_text() for t in figure.axes[0].texts]
     expected = ranking.sum_rank.loc[[keys[label] for label in order], [*columns, "rank"]]
     assert cells == [f"{v:g}" for v in expected.to_numpy().ravel()]
     means = (
-        ranking.case_rank.loc[expected.index, ["dice", "asd", "ece", "cece", "mean"]]
+        ranking.case_rank.loc[expected.index, [*METRIC_SETS["main"].lead, "mean"]]
         .to_numpy()
         .ravel()
     )
@@ -177,14 +183,28 @@ def test_sensitivity_reads_validation_scores(results, study):
         [read_json(study / f"mbls-{m}-{seed}" / "run.json")["best"] for seed in (0, 1)]
         for m in (5, 8, 10)
     ]
-    for ax, score in zip(figure.axes, ("val_dice", "val_ece"), strict=True):
+    for ax, score in zip(figure.axes, ("val_dice", "val_nll"), strict=True):
         means = [np.mean([best[score] for best in pair]) for pair in infos]
         np.testing.assert_allclose(lines(ax)[look("mbls")][:, 1], means)
         np.testing.assert_allclose(lines(ax)["#222222", "o"][0], [1, means[1]])
 
 
+def test_the_ece_of_older_runs_names_its_voxels(results):
+    older = {}
+    for name, info in results.runs.items():
+        best = {key: value for key, value in info["best"].items() if key != "val_nll"}
+        older[name] = info | {"best": best | {"val_ece": 0.1}}
+    older = replace(results, runs=older)
+    labels = {"main": "validation ECE,\nreference voxels", "paper": "validation ECE ↓"}
+    for key, label in labels.items():
+        asked = replace(older, metrics=METRIC_SETS[key])
+        axes = FIGURES["sensitivity"].draw(asked, "made").axes
+        assert [ax.get_ylabel() for ax in axes] == ["validation DSC ↑", label]
+
+
 def test_bins_of_all_seeds_are_added_up(results, study):
-    entries = [read_json(study / run / "bins.json")["entries"][0] for run in CHOSEN["mbls"]]
+    stored = [read_json(study / run / "bins.json")["entries"][0] for run in CHOSEN["mbls"]]
+    entries = [e | e["sets"]["near"] for e in stored]
     fine = {what: np.sum([e["fine"][what] for e in entries], axis=0) for what in ("count", "hit")}
     assert f"MbLS: {aurc(fine):.4f}" in all_text(FIGURES["risk_coverage"].draw(results, "made"))
     gap = np.sum([np.subtract(e["top"]["conf"], e["top"]["hit"]) for e in entries], axis=0)
@@ -223,14 +243,14 @@ def test_a_data_set_scored_by_regions(tmp_path):
     for loss in ("ce", "mbls"):
         made_run(tmp_path, loss, loss, classes=classes, regions=regions, n_cases=3, n_voxels=300)
     results = read_results([tmp_path])
-    point = lines(FIGURES["dice_vs_ece"].draw(results, "made").axes[1])[look("ce")][0]
+    point = lines(FIGURES["dice_vs_calibration"].draw(results, "made").axes[1])[look("ce")][0]
     assert point[0] == pytest.approx(mean([tmp_path / "ce"], "dice", "mean (region)"))
 
 
 def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     folder = made_run(tmp_path, "only", "ce", n_cases=1, epochs=1, n_voxels=300)
     bins = read_json(folder / "bins.json")
-    del bins["entries"][0]["fine"]
+    del bins["entries"][0]["sets"]["near"]["fine"]
     write_json(folder / "bins.json", bins)
     results = read_results([tmp_path])
     drawn = {key: row.draw(results, "made") for key, row in FIGURES.items()}
@@ -239,9 +259,9 @@ def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     for figure in drawn.values():
         if figure is not None:
             check_layout(figure, monkeypatch)
-    top = {what: np.array(v) for what, v in bins["entries"][0]["top"].items()}
+    top = {what: np.array(v) for what, v in bins["entries"][0]["sets"]["near"]["top"].items()}
     assert f"CE: {aurc(top):.4f}" in all_text(drawn["risk_coverage"])
-    assert "too few cases" in all_text(drawn["dice_vs_ece"])
+    assert "too few cases" in all_text(drawn["dice_vs_calibration"])
 
 
 def test_runs_without_bins_are_named(tmp_path):
@@ -282,7 +302,7 @@ def test_methods_and_networks_of_other_tools_are_drawn(results):
     others = replace(results, scores=scores, contenders=tuple(contenders))
     drawn = {key for key, row in FIGURES.items() if row.draw(others, "made") is not None}
     assert drawn == KEYS - {"qualitative"}
-    assert "theirs" in all_text(FIGURES["dice_vs_ece"].draw(others, "made"))
+    assert "theirs" in all_text(FIGURES["dice_vs_calibration"].draw(others, "made"))
 
 
 # One case, through real networks
@@ -364,7 +384,10 @@ def test_one_case_through_the_networks(networks, monkeypatch):
     assert any(
         ax.images and np.array_equal(ax.images[0].get_array(), confidence) for ax in figure.axes
     )
-    assert f"ECE {scored(folder / 'mbls', 'ece', 'all')[case]:.3f}" in all_text(figure)
+    assert f"ECE {scored(folder / 'mbls', 'ece', 'all', '', 'near')[case]:.3f}" in all_text(figure)
+    figure = FIGURES["qualitative"].draw(read_results([folder], metrics="paper"), cases.name)
+    ece, perfect = (scored(folder / "mbls", key, "all")[case] for key in ("ece", "ece_perfect"))
+    assert f"ECE {ece:.3f}\nperfect {perfect:.3f}" in all_text(figure)
 
 
 def test_one_case_needs_weights_and_data(networks, tmp_path):
@@ -423,10 +446,10 @@ def test_some_figures_in_another_format(networks, tmp_path):
 
 
 def test_labels_come_from_the_tables(results):
-    text = all_text(FIGURES["dice_vs_ece"].draw(results, "made"))
+    text = all_text(FIGURES["dice_vs_calibration"].draw(results, "made"))
     for row in LOSSES.values():
         assert row.label in text
-    for key in ("dice", "ece"):
+    for key in ("dice", "misplaced"):
         assert f"{METRICS[key].label} {METRICS[key].arrow}" in text
 
 

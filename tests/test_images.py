@@ -1,9 +1,7 @@
 """Grids and image files: moving there and back, and files that are not what they should be."""
 
 import gzip
-import json
 import math
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -82,10 +80,6 @@ def test_linear_for_images_nearest_for_labels():
         on_grid(from_array(ramp.astype(np.uint8), GRID), fine, labels=True)
     )
     np.testing.assert_array_equal(steps[0, 0], np.repeat(np.arange(12), 2))
-
-
-def test_grids_survive_json():
-    assert Grid.from_dict(json.loads(json.dumps(asdict(GRID)))) == GRID
 
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".mha", ".nrrd", ".mhd"])

@@ -70,6 +70,63 @@ def test_margin_follows_its_formula(shape, penalty, reduction):
     )  # nothing to ignore without labels
 
 
+def sparse(shape, *foreground):
+    """Logits, and labels that are background but at these positions, the last voxel ignored."""
+    x, y = torch.randn(shape, dtype=torch.float64) * 4, torch.zeros(shape[0], *shape[2:]).long()
+    for position in foreground:
+        y[position] = shape[1] - 1
+    y.view(-1)[-1] = -100
+    return x, y
+
+
+FEW = [((3, 3, 9), (0, 0), (1, 5)), ((2, 3, 7, 6), (0, 1, 4)), ((2, 2, 3, 5, 4), (0, 0, 2, 1))]
+
+
+@pytest.mark.parametrize(("shape", "foreground"), [(row[0], row[1:]) for row in FEW])
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+@pytest.mark.parametrize("reach", [0, 1, 2])
+def test_margin_near_foreground_follows_its_formula(shape, foreground, penalty, reach):
+    x, y = sparse(shape, *foreground)
+    settings = {"margin": 2.0, "penalty": penalty, "class_reduction": "mean"}
+    term = oracles.near_margin(x, y, reach, 2.0, penalty, "mean")
+    near = {"where": "near", "reach": reach}
+    assert 0 < term < losses.margin_penalty(x, y, **settings)
+    close(losses.margin_penalty(x, y, **settings, **near), term)
+    ce = oracles.mean_over_voxels(oracles.ce, x, y)
+    close(losses.mbls(x, y, weight=0.2, **settings, **near), ce + 0.2 * term)
+    both = losses.mbls_dice(x, y, weight=0.2, **settings, **near)
+    close(both, ce + oracles.soft_dice(x, y) + 0.2 * term)
+
+
+@pytest.mark.parametrize("ignore", [-100, 9])
+def test_ignored_labels_are_no_foreground_to_be_near(ignore):
+    x, y = torch.randn(2, 3, 6, 6, dtype=torch.float64) * 9, torch.zeros(2, 6, 6).long()
+    y[0, 2, 2] = ignore
+    near = {"margin": 1.0, "where": "near", "reach": 2, "ignore_index": ignore}
+    assert losses.margin_penalty(x, y, **near) == 0  # nor has either item any other
+    y[1, 0, 0] = 1
+    x.requires_grad_()
+    losses.margin_penalty(x, y, **near).backward()
+    assert x.grad[0].abs().max() == 0
+    felt = x.grad[1].abs().sum(0) > 0
+    assert felt[:3, :3].any()
+    assert not felt[3:].any()
+    assert not felt[:, 3:].any()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 6), (2, 4, 3, 4, 5)])
+@pytest.mark.parametrize("key", ["mbls", "mbls_dice"])
+def test_a_margin_that_reaches_everywhere_is_the_papers(shape, key):
+    x, y = sparse(shape, (0, 2, 1), (1, 0, 0))
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    function = LOSSES[key].function
+    left, right = function(a, y, margin=2.0), function(b, y, margin=2.0, where="near", reach=99)
+    left.backward()
+    right.backward()
+    assert torch.equal(left, right)
+    assert torch.equal(a.grad, b.grad)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 3, 3, 4, 2), (2, 2, 7)])
 @pytest.mark.parametrize(("size", "sigma"), [(3, 1.0), (5, 0.7), (7, 2.0)])
 def test_svls_follows_its_kernel(shape, size, sigma):

@@ -17,6 +17,8 @@ VARIANTS = [(key, dict(settings)) for key, row in LOSSES.items() for settings in
 VARIANTS += [
     ("mbls", {"penalty": "l2", "margin": 0.5}),
     ("mbls", {"class_reduction": "mean", "margin": 0.5}),
+    ("mbls", {"where": "near", "reach": 1, "margin": 0.5}),
+    ("mbls_dice", {"where": "near", "reach": 0, "margin": 0.5, "penalty": "l2"}),
 ]
 VARIANTS += [
     ("focal", {"gamma": 0.5}),
@@ -127,9 +129,9 @@ def test_inputs_are_left_alone(key):
     assert torch.equal(y, before[1])
 
 
-def compiled_agrees(key, backend):
+def compiled_agrees(key, backend, **settings):
     torch.compiler.reset()
-    criterion = Criterion(key)
+    criterion = Criterion(key, **settings)
     fast = torch.compile(criterion, backend=backend, fullgraph=True)
     x, y = example()
     y[0, 0, :3] = -100
@@ -144,6 +146,10 @@ def compiled_agrees(key, backend):
 @EVERY
 def test_compiles_into_one_graph(key):
     compiled_agrees(key, "aot_eager")
+
+
+def test_a_margin_near_foreground_compiles_into_one_graph():
+    compiled_agrees("mbls", "aot_eager", margin=1.0, where="near", reach=2)
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
@@ -261,6 +267,9 @@ def test_one_bad_label_among_many_is_found_in_3d(key):
             {"class_reduction": "max"},
             "unknown class_reduction 'max'; choose one of sum, mean",
         ),
+        ("mbls", {"where": "far"}, "unknown where 'far'; choose one of all, near"),
+        ("mbls", {"reach": -1}, "reach must be a whole number of voxels from 0; got -1"),
+        ("mbls_dice", {"reach": 2.5}, "reach must be a whole number of voxels from 0; got 2.5"),
         ("mbls_dice", {"margin": -1.0}, "margin must be at least 0"),
         ("mbls_dice", {"weight": -1.0}, "weight must be at least 0"),
         ("ls", {"alpha": 1.5}, r"alpha must lie in \[0, 1\]; got 1.5"),
@@ -288,6 +297,8 @@ def test_margin_penalty_checks_its_input():
         losses.margin_penalty(X, Y + 7)
     with pytest.raises(UserError, match="labels must have shape"):
         losses.margin_penalty(X, Y[:1])
+    with pytest.raises(UserError, match="near labelled foreground; give margin_penalty labels"):
+        losses.margin_penalty(X, where="near")
 
 
 def test_criterion_names_the_allowed():

@@ -18,11 +18,11 @@ def cases(n=4):
 
 
 def test_calibration_is_mean_over_cases_and_pooled():
-    scores = CalibrationScores(3, n_bins=10, mask="all")
+    scores = CalibrationScores(3, n_bins=10, mask="union")
     for logits, labels in cases():
         scores.update(logits, labels)
     result = scores.compute()
-    bins = [metrics.reliability(x, y, n_bins=10, mask="all") for x, y in cases()]
+    bins = [metrics.reliability(x, y, n_bins=10, mask="union") for x, y in cases()]
     for key in ("ece", "cece", "nll", "brier", "mce"):
         each = torch.stack([METRICS[key].function(b) for b in bins])
         torch.testing.assert_close(result[key], each.mean())
@@ -31,21 +31,38 @@ def test_calibration_is_mean_over_cases_and_pooled():
     assert result["ece"] != result["ece_pooled"]
 
 
-def test_a_case_without_foreground_is_left_out_of_the_mean():
+def test_over_all_voxels_sums_are_per_foreground_voxel():
     scores = CalibrationScores(3)
+    for logits, labels in cases():
+        scores.update(logits, labels)
+    result = scores.compute()
+    assert "ece" not in result  # it would depend on how much background there is
+    each = []
+    for logits, labels in cases():
+        nll = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="sum")
+        each.append(nll / (labels > 0).sum())
+    torch.testing.assert_close(result["nll"], torch.stack(each).mean(), rtol=1e-5, atol=0)
+    bins = [metrics.reliability(x, y, mask="all") for x, y in cases()]
+    misplaced = torch.stack([metrics.misplaced(b) for b in bins]).mean()
+    torch.testing.assert_close(result["misplaced"], misplaced)
+
+
+@pytest.mark.parametrize(("mask", "key"), [("reference", "ece"), ("all", "misplaced")])
+def test_a_case_without_foreground_is_left_out_of_the_mean(mask, key):
+    scores = CalibrationScores(3, mask=mask)
     logits, labels = cases()[0]
     scores.update(logits, labels)
-    before = scores.compute()["ece"]
+    before = scores.compute()[key]
     scores.update(logits, torch.zeros_like(labels))
-    assert scores.compute()["ece"] == before
+    assert scores.compute()[key] == before
     scores.reset()
-    assert scores.compute()["ece"].isnan()
+    assert scores.compute()[key].isnan()
 
 
 def test_forward_gives_the_case_and_keeps_the_total():
     scores = CalibrationScores(3)
-    each = torch.stack([scores(x, y)["ece"] for x, y in cases()])
-    torch.testing.assert_close(scores.compute()["ece"], each.mean())
+    each = torch.stack([scores(x, y)["misplaced"] for x, y in cases()])
+    torch.testing.assert_close(scores.compute()["misplaced"], each.mean())
 
 
 def test_overlap_is_mean_over_cases_that_have_a_value():
@@ -131,7 +148,7 @@ def test_a_collection_keeps_different_settings_apart():
     are all zero.
     """
     make = {
-        "ref": CalibrationScores(3),
+        "ref": CalibrationScores(3, mask="reference"),
         "ring": CalibrationScores(3, mask="ring"),
         "all": CalibrationScores(3, mask="all"),
     }
@@ -157,7 +174,7 @@ def test_a_collection_keeps_items_and_batches_apart():
         alone = CalibrationScores(3, **settings)
         for x, y in batches:
             alone.update(x, y)
-        assert group.compute()[f"{key}_ece"] == alone.compute()["ece"]
+        assert group.compute()[f"{key}_nll"] == alone.compute()["nll"]
 
 
 def test_an_infinite_value_stays_infinite():
@@ -280,13 +297,13 @@ def _worker(rank, port, queue):
 
 def test_two_processes_give_what_one_gives(unused_port):
     context = mp.get_context("spawn")
-    queue = context.SimpleQueue()
+    queue = context.Queue()
     workers = [
         context.Process(target=_worker, args=(rank, unused_port, queue)) for rank in range(2)
     ]
     for worker in workers:
         worker.start()
-    results = [queue.get() for _ in workers]
+    results = [queue.get(timeout=60) for _ in workers]  # a failed worker puts nothing
     for worker in workers:
         worker.join()
     calibration, overlap = CalibrationScores(3), OverlapScores(3)

@@ -1,5 +1,6 @@
 """A packed study is read like the study itself, and tells nothing of the machine."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -86,6 +87,27 @@ def test_it_tells_which_cases_are_of_one_patient_and_not_their_names(tmp_path):
     found = read_results([tmp_path / "packed"]).patients("organs")[cases]
     assert found.nunique() == 4
     assert all((found[a] == found[b]) == (names[a] == names[b]) for a in cases for b in cases)
+
+
+def test_a_case_named_like_its_patient_stays_with_the_other_cases(tmp_path):
+    """A run's record leaves such a case out of its patients."""
+    names = {"c1": "c0", "c2": "c0", "c4": "somebody"}
+    others = {"c1": "c7"}  # of other data, where c0 is not a patient of two cases
+    write_run(tmp_path / "runs", "ce", "ce", patients=names)
+    write_run(tmp_path / "runs", "other", "ce", patients=others, dataset="b", checksum="two")
+    write_run(tmp_path / "runs", "none", "ce", dataset="c", checksum="three")
+    pack([tmp_path / "runs"], tmp_path / "packed")
+    found = read_results([tmp_path / "packed"])
+    cases = [f"c{i}" for i in range(8)]
+    for dataset, of in (("organs", names), ("b", others), ("c", {})):
+        patients = found.patients(dataset)
+        for a, b in itertools.product(cases, cases):
+            assert (patients[a] == patients[b]) == (of.get(a, a) == of.get(b, b)), (dataset, a, b)
+    packed = json.loads((tmp_path / "packed" / "runs" / "ce" / "run.json").read_text())
+    assert set(packed["data"]["patients"]) == {"c0", "c1", "c2", "c4"}
+    assert not {"c0", "somebody"} & set(packed["data"]["patients"].values())
+    pack([tmp_path / "packed"], tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(tmp_path / "packed")
 
 
 def test_packing_again_gives_the_same_bytes(study, tmp_path):

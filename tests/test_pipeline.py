@@ -14,6 +14,7 @@ import SimpleITK as sitk
 import torch
 import torch.nn.functional as F
 from official_layouts import write_layout
+from test_calibrators import in_format_1
 from typer.testing import CliRunner
 
 from segcal import calibrators, fitting, metrics
@@ -25,11 +26,13 @@ from segcal.data.images import Grid
 from segcal.data.prepare import prepare
 from segcal.data.slices import Slices, volume
 from segcal.fitting import cache_logits, calibrate
-from segcal.folders import alone, read_run, write_json
-from segcal.predicting import grouped, predict, summary
+from segcal.folders import alone, copy_packed, read_fits, read_run, write_json, write_scores
+from segcal.predicting import Maps, Volumes, grouped, predict, summary
 from segcal.predictors import Prediction, open_run
 from segcal.predictors.run import volume_logits
-from segcal.scoring import _case_rows, _logit_sums, evaluate
+from segcal.scoring import evaluate, statistics
+from segcal.scoring.cases import case_rows, logit_sums
+from segcal.scoring.volumes import VOLUMES
 from segcal.training import train
 from segcal.types import IGNORE, UserError
 
@@ -185,14 +188,13 @@ def test_scores_are_those_of_the_metrics(run, cases):
         "voxels",
     ]
     assert list(table[0]) == [*columns, "case", "class", "metric", "value"]
-    for row in table:
-        calibration = metrics.METRICS[row["metric"]].of == "bins"
-        assert row["voxels"] == ("reference" if calibration else "")
+    for row in (row for row in table if row["metric"] not in VOLUMES):
+        assert row["voxels"] in (metrics.METRICS[row["metric"]].voxels or ("", "empty"))
     total = 0
     for id in cases.split("test"):
         image, label = volume(cases, id)
         logits = run.logits(image)
-        bins = metrics.reliability(logits, label)
+        bins = metrics.reliability(logits, label, mask="reference")
         total = total + bins
         dice = metrics.dice(metrics.label_map(logits), label, n_classes=4)
         found = metrics.surfaces(
@@ -208,13 +210,20 @@ def test_scores_are_those_of_the_metrics(run, cases):
         assert pick(table, case=id, metric="dice", **{"class": "mean"}) == pytest.approx(
             [dice.nanmean().item()]
         )
-        assert pick(table, case=id, metric="ece", **{"class": "all"}) == pytest.approx(
-            [metrics.ece(bins).item()]
-        )
-        assert len(pick(table, case=id, metric="cece")) == 5  # all, and each of four classes
-    assert pick(table, case="pooled", metric="ece") == pytest.approx([metrics.ece(total).item()])
+        for voxels in ("all", "near", "reference"):
+            y = label[None]
+            of_set = metrics.reliability(logits.movedim(0, 1)[None], y, mask=voxels)
+            for key, row in metrics.METRICS.items():
+                if voxels in row.voxels and not row.fine:
+                    value = pick(table, case=id, metric=key, voxels=voxels, **{"class": "all"})
+                    want = row.over(voxels, of_set).item()
+                    assert value == pytest.approx([want], rel=1e-5, abs=1e-7), (voxels, key)
+        cece = pick(table, case=id, metric="cece", voxels="reference")
+        assert len(cece) == 5  # all, and each of four classes
+    ece = pick(table, case="pooled", metric="ece", voxels="reference")
+    assert ece == pytest.approx([metrics.ece(total).item()])
     (entry,) = json.loads((run.root / "bins.json").read_text())["entries"]
-    assert entry["top"]["count"] == total.top.count.tolist()
+    assert entry["sets"]["reference"]["top"]["count"] == total.top.count.tolist()
     assert np.array(entry["mean_logits"]).shape == (4, 4)
     assert sum(entry["voxels"]) == sum(cases.label(id).size for id in cases.split("test"))
 
@@ -226,8 +235,8 @@ def test_summed_logits_leave_ignored_voxels_out():
     for d, i, j in itertools.product(range(3), range(6), range(5)):
         if label[d, i, j] >= 0:
             want[label[d, i, j]] += torch.cat([logits[d, :, i, j], torch.ones(1)]).double()
-    torch.testing.assert_close(_logit_sums(logits, label), want, rtol=1e-5, atol=1e-5)
-    empty = _logit_sums(logits, torch.zeros_like(label))[0, :4]
+    torch.testing.assert_close(logit_sums(logits, label), want, rtol=1e-5, atol=1e-5)
+    empty = logit_sums(logits, torch.zeros_like(label))[0, :4]
     torch.testing.assert_close(empty, logits.double().sum((0, 2, 3)), rtol=1e-5, atol=1e-5)
 
 
@@ -249,6 +258,20 @@ def test_what_is_scored_is_not_scored_again(run, monkeypatch):
     again = evaluate(run)
     assert (run.root / "scores.csv").read_text() == text
     assert [row["metric"] for row in again] == [row["metric"] for row in before]
+
+
+@pytest.mark.parametrize(
+    "lost", [("metric", "misplaced"), ("metric", "expected_ml"), ("voxels", "near")]
+)
+def test_what_an_older_version_scored_is_scored_again(run, lost):
+    """It wrote fewer metrics, over fewer voxels."""
+    whole = evaluate(run)
+    key, value = lost
+    older = [row for row in whole if row[key] != value]
+    assert len(older) < len(whole)
+    write_scores(run.root, older)
+    assert str(evaluate(run)) == str(whole)  # NaN is not equal to itself
+    assert rows(run) == [{k: str(v) for k, v in row.items()} for row in whole]
 
 
 def test_corruption_is_seeded_per_case_and_hurts(run):
@@ -317,10 +340,10 @@ def test_regions_are_scored_like_objects_of_their_own(n_classes, ignored):
         [f"c{k}" for k in range(1, n_classes)],
     )
     run = SimpleNamespace(classes=tuple(classes), info={"data": {"regions": regions}})
-    bins = metrics.reliability(logits, labels)
     case = Prediction(logits.movedim(1, 0), labels, None, (2.0, 1.0, 1.5))
+    of_case = statistics(case, logits)
     found = {
-        (r["class"], r["metric"]): r["value"] for r in _case_rows("a", logits, case, bins, run)
+        (r["class"], r["metric"]): r["value"] for r in case_rows("a", logits, case, of_case, run)
     }
     pred = metrics.label_map(logits)
     objects = {
@@ -360,7 +383,7 @@ def test_a_missed_object_leaves_no_mean_distance():
     for regions in ({}, {"one": [1], "other": [2]}):
         run = SimpleNamespace(classes=("a", "b"), info={"data": {"regions": regions}})
         case = Prediction(logits.movedim(1, 0), labels, None, (1.0, 1.0, 1.0))
-        table = _case_rows("case", logits, case, metrics.reliability(logits, labels), run)
+        table = case_rows("case", logits, case, statistics(case, logits), run)
         found = {(row["class"], row["metric"]): row["value"] for row in table}
         for mean, first in (
             ("mean", "a"),
@@ -389,7 +412,7 @@ def test_single_slices_have_distances_in_the_plane(tmp_path):
 # ------------------------------------------------------------------------------
 
 
-def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, monkeypatch):
+def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, monkeypatch, tmp_path):
     seen = []
     cache = fitting.cache_logits
 
@@ -397,7 +420,7 @@ def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, mon
         class Watched:
             """The predictor, which notes the cases that a fit asks for."""
 
-            ids, root = predictor.ids, predictor.root
+            ids, root, info = predictor.ids, predictor.root, predictor.info
 
             def case(self, id):
                 seen.append(id)
@@ -406,22 +429,81 @@ def test_calibrators_are_fitted_on_validation_and_scored_on_test(run, cases, mon
         return cache(Watched(), *arguments)
 
     monkeypatch.setattr(fitting, "cache_logits", watched)
-    facts = calibrate(run, ["ts", "lts", "vs"])
+    facts = calibrate(run, ["ts", "ts2", "lts", "vs"])
     assert set(seen) == set(cases.split("val"))
     table = rows(run)
-    assert {row["calibrator"] for row in table} == {"", "ts", "lts", "vs"}
+    assert {row["calibrator"] for row in table} == {"", "ts", "ts2", "lts", "vs"}
     assert {row["split"] for row in table} == {"test"}
     assert {row["case"] for row in table} == {"pooled", *cases.split("test")}
-    for name in ("ts", "lts"):
+    for name in ("ts", "ts2", "lts"):
         assert pick(table, calibrator=name, metric="dice") == pytest.approx(
             pick(table, calibrator="", metric="dice"), nan_ok=True
         )
     assert pick(table, calibrator="ts", metric="nll") != pick(table, calibrator="", metric="nll")
-    assert set(facts) == {"ts", "lts", "vs"}
+    assert set(facts) == {"ts", "ts2", "lts", "vs"}
+    assert {name: fact["voxels"] for name, fact in facts.items() if name != "ts2"} == {
+        "ts": "near",
+        "lts": "all",
+        "vs": "all",
+    }
+    kept = read_fits(run.root)
+    assert {name: kept[name] | fact for name, fact in facts.items()} == kept
+    assert read_fits(run.root, "last") == {}
+    copy_packed(run.root, tmp_path / "packed", run.info)
+    assert read_fits(tmp_path / "packed") == kept
     assert not (run.root / ".logits").exists()
     before = len(seen)
     calibrate(run, ["ts"])
     assert len(seen) == before
+    with pytest.raises(UserError, match="on the voxels 'near', not 'all'; take --voxels near, or"):
+        calibrate(run, ["ts2", "ts"], voxels="all")
+    facts = calibrate(run, ["ts"], voxels="all", again=True)
+    assert facts["ts"]["voxels"] == read_fits(run.root)["ts"]["voxels"] == "all"
+    assert facts["ts"]["warnings"] == calibrate(run, ["ts"], voxels="all")["ts"]["warnings"] == []
+    facts = calibrate(run, ["ts", "ts2"])  # nobody asks for voxels: the fit stays, with a warning
+    assert facts["ts"]["voxels"] == "all"
+    assert "fitted on the voxels 'all' and is kept; segcal calibrate" in facts["ts"]["warnings"][-1]
+    assert facts["ts2"]["warnings"] == kept["ts2"]["warnings"]
+    assert read_fits(run.root)["ts"]["warnings"] == []
+
+
+@pytest.mark.parametrize("voxels", [None, "near", "all"])
+def test_fits_know_the_nll_over_all_validation_voxels(run, cases, voxels):
+    """Whatever they were fitted on; after the fit that is written."""
+    facts = calibrate(run, ["ts", "ts2", "lts", "vs"], voxels=voxels)
+    volumes = [volume(cases, id) for id in cases.split("val")]
+    n_voxels = sum(label.numel() for _, label in volumes)
+    assert len({voxels and fact["voxels"] for key, fact in facts.items() if key != "ts2"}) == 1
+    for key, fact in facts.items():
+        fitted = calibrators.load(run.root / "calibrators" / key)
+        for when, apply in (("before", lambda x, _: x), ("after", fitted)):
+            total = 0.0
+            for image, label in volumes:
+                logits = apply(run.logits(image), image).double()
+                total += F.cross_entropy(logits, label, reduction="sum").item()
+            assert fact["val_nll"][when] == pytest.approx(total / n_voxels, rel=1e-5), (key, when)
+            if fact["voxels"] == "all":
+                assert fact["val_nll"][when] == pytest.approx(fact[f"nll_{when}"], rel=1e-3)
+
+
+def test_fits_of_raw_logits_are_fitted_again(run, monkeypatch):
+    """By an older version; `ts`, which means the same, stays. Scores of the others are dropped."""
+    calibrate(run, ["ts", "vs"])
+    evaluate(run, calibrator="vs", split="val")
+    for key in ("ts", "vs"):
+        in_format_1(run.root / "calibrators" / key, key)
+    older = (run.root / "calibrators" / "ts.json").read_bytes()
+    with pytest.raises(UserError, match="segcal calibrate fits it on log-probabilities"):
+        evaluate(run, calibrator="vs", split="train")
+    facts = calibrate(run, ["ts", "vs"])
+    assert (run.root / "calibrators" / "ts.json").read_bytes() == older
+    assert "val_nll" not in facts["ts"]
+    assert "'all' and is kept" in facts["ts"]["warnings"][-1]
+    assert "older version had fitted it on raw logits" in facts["vs"]["warnings"][-1]
+    assert read_fits(run.root)["vs"]["format"] == 2
+    assert {row["split"] for row in rows(run) if row["calibrator"] == "vs"} == {"test"}
+    monkeypatch.setattr("segcal.predictors.run.volume_logits", None)
+    assert not any("raw logits" in line for line in calibrate(run, ["vs"])["vs"]["warnings"])
 
 
 def test_a_new_fit_drops_every_score_of_the_old_one(run):
@@ -497,23 +579,29 @@ def test_half_of_the_scores_is_not_taken_for_all(run):
 def test_fine_bins_are_counted_like_a_loop(run, cases):
     evaluate(run)
     entry = json.loads((run.root / "bins.json").read_text())["entries"][0]
+    entry = entry["sets"]["reference"]
     count, hit = entry["fine"]["count"], entry["fine"]["hit"]
-    want = [[0, 0] for _ in range(1005)]
+    edges = [i / 15 for i in range(1, 15)]
+    edges = sorted({*edges, *(1 / (1 + math.exp(-i / 4)) for i in range(-36, 37))})
+    want = [[0, 0] for _ in range(len(edges) + 1)]
     for id in cases.split("test"):
         image, label = volume(cases, id)
         probs = torch.log_softmax(run.logits(image), 1).exp()
         for z, y, x in (label > 0).nonzero().tolist():
             conf, pred = probs[z, :, y, x].max(0)
-            place = math.ceil(conf.item() * len(want)) - 1
+            place = sum(conf.item() > edge for edge in edges)
             want[place][0] += 1
             want[place][1] += int(pred == label[z, y, x])
     assert [list(pair) for pair in zip(count, hit, strict=True)] == want
-    assert [sum(count[i : i + 67]) for i in range(0, 1005, 67)] == entry["top"]["count"]
-    assert [sum(hit[i : i + 67]) for i in range(0, 1005, 67)] == entry["top"]["hit"]
+    for what, values in (("count", count), ("hit", hit)):
+        joined = [0] * 15
+        for edge, value in zip([*edges, 1.0], values, strict=True):
+            joined[math.ceil(edge * 15 - 1e-9) - 1] += value
+        assert joined == entry["top"][what]
 
 
 def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
-    calibrate(run, ["ts"])
+    calibrate(run, ["ts"], voxels="all")
     fitted = calibrators.load(run.root / "calibrators" / "ts")
     pairs = [(run.logits(volume(cases, id)[0]), volume(cases, id)[1]) for id in cases.split("val")]
     before, after = (
@@ -522,7 +610,7 @@ def test_temperature_lowers_the_validation_loss(run, cases, tmp_path):
     )
     assert after < before
     batches = cache_logits(run, tmp_path)
-    assert [len(x) for x, _, _ in batches()] == [5 for _ in cases.split("val")]
+    assert [len(x) for x, _, _, _ in batches()] == [5 for _ in cases.split("val")]
 
 
 def test_half_a_calibrator_is_fitted_again(run):
@@ -539,7 +627,7 @@ def test_a_calibrator_of_another_run_is_refused(run, first, cases, tmp_path):
     shutil.copytree(run.root / "calibrators", other.root / "calibrators")
     with pytest.raises(UserError, match="run"):
         evaluate(other, calibrator="ts")
-    with pytest.raises(UserError, match="unknown calibrator 'tss'; choose one of ts, lts, vs"):
+    with pytest.raises(UserError, match="unknown calibrator 'tss'; choose one of ts, ts2, lts, vs"):
         calibrate(run, ["tss"])
     with pytest.raises(UserError, match="no fitted calibrator"):
         evaluate(run, calibrator="vs")
@@ -582,8 +670,7 @@ def test_predictions_lie_where_their_image_lies(run, images, tmp_path):
         body = about["classes"]["body"]
         assert body["ml"] == pytest.approx((probs.argmax(0) == 1).sum() * millilitres, abs=1e-3)
         assert body["expected_ml"] == pytest.approx(probs[1].sum() * millilitres, rel=1e-3)
-        low, high = body["interval_90_ml"]
-        assert low <= body["expected_ml"] <= high
+        assert "interval_ml" not in body  # two validation patients are too few for one
 
 
 def test_a_prediction_is_not_made_twice_nor_overwritten(run, images, tmp_path):
@@ -717,13 +804,17 @@ def test_summaries_count_what_they_say():
     probs = np.zeros((2, 2, 2, 2), np.float32)
     probs[1] = [[[0.99, 0.6], [0.6, 0.1]], [[0.0, 0.0], [0.0, 0.02]]]
     probs[0] = 1 - probs[1]
-    about = summary(probs, probs.argmax(0).astype(np.uint8), ("x",), (10.0, 10.0, 10.0))
+    grid = Grid((2, 2, 2), (10.0, 10.0, 10.0), (0.0,) * 3, tuple(np.eye(3).ravel()))
+    seen = np.ones((2, 2, 2), np.uint8)
+    volumes = Volumes((2.31,), (0.5995,), 1.0, 8.0)
+    about = summary(Maps(probs, probs.argmax(0).astype(np.uint8), seen, grid, volumes), ("x",))
     assert about["classes"]["x"] == {
         "voxels": 3,
         "ml": 3.0,
         "expected_ml": 2.31,
-        "interval_90_ml": [1.0, 4.0],
+        "spread_ml": 0.5995,
     }
     assert about["mean_confidence"] == pytest.approx(0.73)
     assert about["unsure_share"] == pytest.approx(2 / 3, abs=1e-3)
-    assert summary(probs, np.zeros((2, 2, 2), np.uint8), ("x",), (1, 1, 1))["unsure_share"] is None
+    nothing = Maps(probs, np.zeros((2, 2, 2), np.uint8), seen, grid, volumes)
+    assert summary(nothing, ("x",))["unsure_share"] is None

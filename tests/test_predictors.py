@@ -108,8 +108,9 @@ def test_scores_of_an_ensemble_are_those_of_its_predictions(runs, cases, tmp_pat
     assert str(read_scores(tmp_path / "ens")) == str(rows)  # NaN differs from itself
     id = cases.split("test")[0]
     probs = torch.stack([open_run(folder).case(id).slices.softmax(1) for folder in runs]).mean(0)
-    bins = metrics.reliability_of_probs(probs, volume(cases, id)[1])
-    (ece,) = (r["value"] for r in rows if (r["case"], r["metric"]) == (id, "ece"))
+    bins = metrics.reliability_of_probs(probs, volume(cases, id)[1], mask="reference")
+    wanted = (id, "ece", "reference")
+    (ece,) = (r["value"] for r in rows if (r["case"], r["metric"], r["voxels"]) == wanted)
     assert ece == pytest.approx(metrics.ece(bins).item(), abs=1e-6)
     assert {(r["method"], r["weights"]) for r in rows} == {("ce", "best")}
     facts = calibrate(ensemble, ["ts"])
@@ -211,6 +212,36 @@ def test_voxels_that_were_not_seen_are_not_fitted_on(tmp_path):
 
     (facts,) = calibrate(Half(tmp_path, info), ["ts"]).values()
     assert facts["temperature"] == pytest.approx(3, rel=0.05)
+
+
+def test_patients_are_what_intervals_are_over(tmp_path):
+    """Two cases of one patient are one."""
+    info = drawn_info()
+    write_run(tmp_path, info)
+    facts = calibrate(Drawn(tmp_path, info), ["ts", "ts2"])
+    assert [fact["n_patients"] for fact in facts.values()] == [4, 4]
+    info["data"]["patients"] = {"val_0": "a", "val_3": "a"}
+    facts = calibrate(Drawn(tmp_path, info), ["ts", "ts2"], again=True)
+    assert [fact["n_patients"] for fact in facts.values()] == [3, 3]
+
+
+def test_a_network_that_predicts_no_foreground_is_fitted_on_all_voxels(tmp_path):
+    """And a second call knows the fit again."""
+    info = drawn_info()
+    write_run(tmp_path, info)
+
+    class Background(Drawn):
+        def case(self, id, **options):
+            whole = super().case(id, **options)
+            return replace(
+                whole, logits=whole.logits - 50 * torch.eye(3)[1:].sum(0)[:, None, None, None]
+            )
+
+    for _ in range(2):
+        facts = calibrate(Background(tmp_path, info), ["ts", "ts2"])
+        assert facts["ts"]["voxels"] == "all"
+        assert "no validation case has predicted foreground" in facts["ts"]["warnings"][-1]
+        assert facts["ts2"]["near"] == 1
 
 
 def test_a_case_without_a_label_is_refused_in_a_sentence(tmp_path):

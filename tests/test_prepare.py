@@ -32,6 +32,11 @@ def raw(layout, path, **kwargs):
     return path
 
 
+def grid_of(values):
+    """A grid from its fields in `cases.json`."""
+    return Grid(**{key: tuple(value) for key, value in values.items()})
+
+
 @pytest.fixture(params=LAYOUTS)
 def layout(request):
     return request.param
@@ -46,7 +51,7 @@ def test_every_layout_prepares(layout, tmp_path):
     done = prepare(name, root, tmp_path / "cases")
     cases, source = done.cases, source_of(name, root)
     assert done.fresh
-    assert not done.left_out
+    assert not done.cases.info["left_out"]
     assert cases.classes == source.classes
     assert cases.channels == source.channels
     for id in cases.ids:
@@ -58,7 +63,7 @@ def test_every_layout_prepares(layout, tmp_path):
         assert 0 <= image.min() < image.max() <= 1
         assert set(np.unique(label)) <= set(range(len(source.classes) + 1))
         assert record["voxels"][1] > 0
-        assert Grid.from_dict(record["prepared"]).size == label.shape[::-1]
+        assert grid_of(record["prepared"]).size == label.shape[::-1]
         for path, mark in record["sources"].items():
             assert sha256(root / path) == mark["sha256"]
     if source.recipe.size:
@@ -80,7 +85,7 @@ def test_without_a_recipe_voxels_are_kept_as_they_are(name, tmp_path):
         values = sitk.GetArrayFromImage(image).astype(float)
         scaled = (values - values.min()) / (values.max() - values.min())
         np.testing.assert_allclose(cases.image(id)[:, 0], scaled, atol=1e-6)
-        assert Grid.from_dict(record["original"]).close_to(Grid.of(image))
+        assert grid_of(record["original"]).close_to(Grid.of(image))
         np.testing.assert_allclose(record["spacing"], image.GetSpacing()[::-1])
 
 
@@ -138,7 +143,7 @@ def test_geometry_leads_back_to_the_original(tmp_path):
         record = cases.case(id)
         path = next(root / p for p in record["sources"] if "_gt" in p)
         reference = sitk.ReadImage(str(path))
-        grids = [Grid.from_dict(record[key]) for key in ("prepared", "original")]
+        grids = [grid_of(record[key]) for key in ("prepared", "original")]
         back = restored(np.array(cases.label(id)), *grids, labels=True)
         assert Grid.of(back).close_to(Grid.of(reference))
         agree = sitk.GetArrayFromImage(back) == sitk.GetArrayFromImage(reference)
@@ -159,7 +164,7 @@ def test_recipes_can_be_overridden(tmp_path):
         np.testing.assert_array_equal(
             turned.label(id), np.moveaxis(np.array(whole.label(id)), 2, 0)
         )
-        grids = [Grid.from_dict(turned.case(id)[key]) for key in ("prepared", "original")]
+        grids = [grid_of(turned.case(id)[key]) for key in ("prepared", "original")]
         back = sitk.GetArrayFromImage(restored(np.array(turned.label(id)), *grids, labels=True))
         np.testing.assert_array_equal(back, whole.label(id))
 
@@ -304,7 +309,7 @@ def test_mixed_orientations_are_turned_alike(tmp_path):
     assert turned.case(id)["reoriented"]
     assert any("turned to the orientation" in line for line in inspect.warnings(turned))
     label = sitk.ReadImage(str(root / "labelsTr" / name))
-    grids = [Grid.from_dict(turned.case(id)[key]) for key in ("prepared", "original")]
+    grids = [grid_of(turned.case(id)[key]) for key in ("prepared", "original")]
     back = sitk.GetArrayFromImage(restored(np.array(turned.label(id)), *grids, labels=True))
     np.testing.assert_array_equal(back, sitk.GetArrayFromImage(label))
 

@@ -112,7 +112,7 @@ def test_a_broken_case_stops_everything_or_is_left_out(root, tmp_path, spoil, me
     assert not (tmp_path / "new").exists()
     done = prepare("mine", root, to, workers=workers, skip_broken=True)
     assert len(done.cases.ids) == 4
-    (why,) = done.left_out.values()
+    (why,) = done.cases.info["left_out"].values()
     assert "_001" in why
     assert not prepare("mine", root, to, skip_broken=True).fresh
 
@@ -148,7 +148,7 @@ def test_spaces_and_accents_in_names(root, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout"),
+        (None, "dataset.json is missing; name a known set .*, or bring it into nnU-Net's layout"),
         ("{", "cannot read .*dataset.json"),
         ("[]", "must hold one JSON object"),
         ("{}", "neither channel_names"),

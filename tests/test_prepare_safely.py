@@ -291,7 +291,7 @@ def test_acdc_as_downloaded(tmp_path):
     for path in (root / "training" / "patient004").iterdir():
         path.unlink()
     done = prepare("acdc", root, tmp_path / "again", skip_broken=True)
-    assert list(done.left_out) == ["patient004_frame01"]
+    assert list(done.cases.info["left_out"]) == ["patient004_frame01"]
     split = tmp_path / "split.json"
     parts = {
         "train": ["patient001", "patient002", "patient004"],

@@ -15,8 +15,8 @@ from scipy.stats import rankdata, wilcoxon
 from synthetic_runs import miss, scores_of, write_run
 
 from segcal.compare import read_results
+from segcal.compare.metric_sets import METRIC_SETS
 from segcal.compare.ranking import (
-    MAIN,
     bootstrap_means,
     counted,
     credited,
@@ -36,6 +36,7 @@ from segcal.published import published, published_datasets, published_means
 from segcal.types import UserError
 
 NAN = math.nan
+PAPER = METRIC_SETS["paper"].lead
 ALONE = {}  # every case is a patient of its own
 
 
@@ -69,6 +70,8 @@ def slow_ranks(row, better):
             if better == "higher"
             else abs(value)
             if better == "zero"
+            else (abs(math.log(value)) if value > 0 else math.inf)
+            if better == "one"
             else value
         )
 
@@ -78,7 +81,7 @@ def slow_ranks(row, better):
     ]
 
 
-@pytest.mark.parametrize("metric", ["dice", "ece", "asd", "confidence_gap"])
+@pytest.mark.parametrize("metric", ["dice", "ece", "asd", "confidence_gap", "volume_ratio"])
 @pytest.mark.parametrize("seed", range(5))
 def test_ranks_are_those_of_a_slow_loop(metric, seed):
     values = random_frame(seed, holes=0.2) - (0.5 if metric == "confidence_gap" else 0)
@@ -95,8 +98,9 @@ def test_ranks_are_those_of_a_slow_loop(metric, seed):
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_ranks_agree_with_scipy_for_every_metric(metric):
     values = random_frame(1)
-    sign = -1 if METRICS[metric].better == "higher" else 1
-    np.testing.assert_array_equal(ranks(values, metric), rankdata(sign * values, axis=1))
+    order = {"higher": -values, "one": np.maximum(values, 1 / values.clip(1e-9))}
+    loss = order.get(METRICS[metric].better, values)
+    np.testing.assert_array_equal(ranks(values, metric), rankdata(loss, axis=1))
 
 
 @given(
@@ -236,7 +240,7 @@ def test_sum_rank_is_that_of_a_slow_loop():
     means = {
         (d, m): pd.Series(np.round(rng.random(5), 1), index=list("abcde"))
         for d in ("x", "y")
-        for m in MAIN
+        for m in PAPER
     }
     found = sum_rank(means)
     totals = dict.fromkeys("abcde", 0.0)
@@ -261,12 +265,12 @@ def test_sum_rank_takes_contenders_by_name():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_mean_case_rank_is_that_of_a_slow_loop(seed):
-    per_case = {metric: random_frame(seed + 10 * i, holes=0.15) for i, metric in enumerate(MAIN)}
+    per_case = {metric: random_frame(seed + 10 * i, holes=0.15) for i, metric in enumerate(PAPER)}
     per_case["asd"].iloc[2] = NAN  # a case without this metric
     found = mean_case_rank(per_case)
     of_cases = []
     for case in per_case["dice"].index:
-        rows = [(per_case[m].loc[case].tolist(), METRICS[m].better) for m in MAIN]
+        rows = [(per_case[m].loc[case].tolist(), METRICS[m].better) for m in PAPER]
         known = [slow_ranks(row, better) for row, better in rows if not all(map(math.isnan, row))]
         of_cases.append([sum(column) / len(known) for column in zip(*known, strict=True)])
     expected = [sum(column) / len(of_cases) for column in zip(*of_cases, strict=True)]
@@ -282,7 +286,7 @@ def test_mean_case_rank_is_that_of_a_slow_loop(seed):
 def test_the_published_tables_are_complete():
     seven = [key for key in LOSSES if key != "mbls_dice"]
     means = published_means()
-    assert set(means) == {(dataset, metric) for dataset in published_datasets() for metric in MAIN}
+    assert set(means) == {(dataset, metric) for dataset in published_datasets() for metric in PAPER}
     assert len(published_datasets()) == 7
     assert all(list(values.index) == seven and values.notna().all() for values in means.values())
     assert published("nothing").empty
@@ -317,7 +321,7 @@ def test_the_published_conclusion():
     overall = sum_rank(means)
     assert overall["rank"].idxmin() == "mbls"
     per_metric = {
-        m: sum_rank({key: v for key, v in means.items() if key[1] == m})["rank"] for m in MAIN
+        m: sum_rank({key: v for key, v in means.items() if key[1] == m})["rank"] for m in PAPER
     }
     for order in per_metric.values():
         assert order["mbls"] == 1
@@ -659,8 +663,8 @@ def test_everything_of_one_data_set(seven):
     found = rank_results(seven, "organs", n=200)
     assert [c.key for c in found.contenders] == [key for key in LOSSES if key != "mbls_dice"]
     values = main_values(seven, "organs")
-    assert values["asd"]["mbls"].isna().sum() == 1
-    for metric in MAIN:
+    assert values["assd"]["mbls"].isna().sum() == 1
+    for metric in METRIC_SETS["main"].lead:
         pd.testing.assert_frame_equal(found.values[metric], values[metric])
         pd.testing.assert_frame_equal(
             found.means[metric], bootstrap_means(values[metric], found.patients, n=200)
@@ -672,8 +676,8 @@ def test_everything_of_one_data_set(seven):
     assert (
         found.sum_rank["rank"].tolist() == found.case_rank["rank"].tolist() == [7, 6, 5, 4, 3, 2, 1]
     )
-    assert found.stability.loc["mbls", "ece"] == 1
-    assert found.means["asd"].loc["mbls", "mean"] < counted(values["asd"], "asd")["mbls"].mean()
+    assert found.stability.loc["mbls", "misplaced"] == 1
+    assert found.means["assd"].loc["mbls", "mean"] < counted(values["assd"], "assd")["mbls"].mean()
     pd.testing.assert_frame_equal(
         rank_results(seven, "organs", n=200, calibrator="ts").case_rank, found.case_rank
     )
@@ -701,6 +705,6 @@ def test_what_cannot_be_ranked(seven, tmp_path):
     write_run(tmp_path / "nan", "a", scores=nothing, cases=("c0",))
     write_run(tmp_path / "nan", "b", "ls", scores=nothing, cases=("c0",))
     with pytest.raises(
-        UserError, match="no contender on organs has a value of dice, asd, ece, cece"
+        UserError, match="no contender on organs has a value of dice, assd, misplaced, nll"
     ):
         rank_results(read_results([tmp_path / "nan"], scored=False), "organs")

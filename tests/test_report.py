@@ -7,7 +7,9 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,17 +23,21 @@ from synthetic_runs import miss, scores_of
 from test_cli import segcal
 
 from segcal.compare import pack, read_results
+from segcal.compare.metric_sets import METRIC_SETS
+from segcal.compare.ranking import Confidence, Interval
 from segcal.compare.tables import TABLES
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
 from segcal.data.slices import volume
 from segcal.figures import FIGURES
 from segcal.figures.from_runs import median_case
+from segcal.folders import calibrator_path, read_scores, write_scores
 from segcal.losses import LOSSES
 from segcal.metrics import label_map
 from segcal.predictors.run import open_run
 from segcal.report import build_report, save_report, summaries
 from segcal.report.appendix import run_facts
+from segcal.report.probabilities import on_confidence
 from segcal.report.viewer import chosen_cases, crop, pictures, tiled, viewer_data
 from segcal.types import UserError
 
@@ -165,8 +171,12 @@ def test_the_viewer_shows_the_predictions(tiny):
             conf = logits[k].softmax(1).amax(1).numpy()[part]
             assert np.abs(data["lowest"] + (1 - data["lowest"]) * sure / 255 - conf).max() < 0.002
             dice = own[case["id"], run.root.name, "dice", "mean"]
-            ece = own[case["id"], run.root.name, "ece", "all"]
-            assert case["scores"][k] == f"DSC {dice:.3f} · ECE {ece:.3f}"
+            error = own[case["id"], run.root.name, "misplaced", "all"]
+            assert case["scores"][k] == f"DSC {dice:.3f} · Misplaced {error:.3f}"
+    paper = viewer_data(replace(tiny, metrics=METRIC_SETS["paper"]), "phantom", n_cases=1)
+    (case,) = paper["cases"]
+    ece, perfect = (own[case["id"], "mbls", key, "all"] for key in ("ece", "ece_perfect"))
+    assert case["scores"][1].endswith(f"· ECE {ece:.3f}, if perfect {perfect:.3f}")
 
 
 def test_the_cases_shown_are_the_extremes(tmp_path):
@@ -181,7 +191,7 @@ def test_the_cases_shown_are_the_extremes(tmp_path):
     found = chosen_cases(results, "organs", 4)
     for case, why in expected.items():
         assert why in found[case]
-    assert "worst ECE" in found[mean["ece"].idxmax()]
+    assert "worst Misplaced" in found[mean["misplaced"].idxmax()]
     assert len(found) <= 4
     assert chosen_cases(results, "organs", 1) == {order[0]: ["worst DSC"]}
     assert len(chosen_cases(results, "organs", 7)) >= 6
@@ -232,6 +242,7 @@ def test_slices_are_turned_as_their_letters_say(axis):
 # ------------------------------------------------------------------------------
 
 CASES = tuple(f"c{i:02d}" for i in range(20))
+DECIDE = "DSC, misplaced confidence or NLL"
 
 
 def summary_of(root, **shifts):
@@ -247,11 +258,14 @@ def test_a_clear_winner_is_named_with_its_numbers(tmp_path):
     values = rows[rows["class"].isin(["mean", "all"])].pivot_table(
         index="case", columns=["metric", "run"], values="value"
     )
-    for metric in ("dice", "ece"):
+    for metric in ("dice", "misplaced"):
         assert f"{values[metric]['mbls'].mean():.3f}" in summary.lead
     assert summary.lead.startswith("3 methods were compared on organs (20 test cases).")
-    assert summary.lead.count("significantly better than CE and LS") == 2
-    assert summary.advice == "MbLS: no other method is significantly better in DSC or ECE."
+    assert summary.lead.count("significantly better than CE and LS") == 3
+    assert (
+        summary.advice
+        == "MbLS: no other method is significantly better in DSC, misplaced confidence or NLL."
+    )
     largest = max(
         wilcoxon(values["dice"]["mbls"] - values["dice"][other]).pvalue for other in ("ce", "ls")
     )
@@ -266,25 +280,32 @@ def test_a_tie_is_reported_as_a_tie(tmp_path):
     summary = summaries(read_results([tmp_path]))["organs"]
     assert "Best mean DSC: CE and MbLS (" in summary.lead
     assert "tied with MbLS" in summary.sections["DSC"]
-    assert "No method is significantly better than another in DSC or ECE" in summary.advice
-    assert summary.lead.count("not significantly better than any other") == 2
+    assert (
+        "No method is significantly better than another in DSC, misplaced confidence or NLL"
+        in summary.advice
+    )
+    assert summary.lead.count("not significantly better than any other") == 3
     assert "No significant difference to MbLS (p\xa0=\xa01)" in summary.sections["DSC"]
 
 
 def test_a_trade_off_is_reported_as_one(tmp_path):
-    """One has the better Dice and the other the better ECE, both significantly."""
+    """One has the better Dice and the other the better Misplaced, both significantly."""
     one, two = (scores_of(CASES, "AB", shift=shift) for shift in (1.0, 0.0))
     for key in one:
-        if key[2] in ("ece", "cece"):
+        if key[2] in ("misplaced", "nll"):
             one[key], two[key] = two[key], one[key]
     full_run(tmp_path, "ce", "ce", cases=CASES, scores=one)
     full_run(tmp_path, "mbls", "mbls", cases=CASES, scores=two)
     summary = summaries(read_results([tmp_path]))["organs"]
     assert (
         summary.advice
-        == "CE for outlines and MbLS for probabilities: each method is significantly worse than"
-        " another in DSC or ECE."
+        == "CE for DSC and MbLS for misplaced confidence and NLL: each method is significantly"
+        f" worse than another in {DECIDE}."
     )
+
+
+def mean_of(scores, metric):
+    return np.mean([scores[case, "all", metric] for case in CASES])
 
 
 def test_the_effect_of_a_calibrator_is_reported_and_tested(tmp_path):
@@ -293,41 +314,164 @@ def test_the_effect_of_a_calibrator_is_reported_and_tested(tmp_path):
     conditions = ({}, {"calibrator": "ts"}, {"calibrator": "lts"})
     full_run(tmp_path, "ce", cases=CASES, scores=[before, better, worse], conditions=conditions)
     summary = summaries(read_results([tmp_path]))["organs"]
-    means = [np.mean([s[case, "all", "ece"] for case in CASES]) for s in (before, better, worse)]
-    ts, lts = (f"{means[0]:.4f} to {mean:.4f}" for mean in means[1:])
-    assert summary.sections["After TS"] == f"ECE before and after. Significantly lower: CE ({ts})."
-    assert (
-        summary.sections["After LTS"] == f"ECE before and after. Significantly higher: CE ({lts})."
+    names = {"misplaced": "misplaced confidence", "nll": "NLL", "ece": "ECE of reference voxels"}
+    (ts, ts_ece), (lts, lts_ece) = (
+        [
+            "; ".join(
+                f"{names[key]} {mean_of(before, key):.3f} to {mean_of(after, key):.3f}"
+                for key in keys
+            )
+            for keys in (("misplaced", "nll"), names)
+        ]
+        for after in (better, worse)
     )
-    assert f"Apply TS to CE (ECE {ts})." in summary.advice
-    assert summary.advice.endswith(f"Do not apply LTS to CE (ECE {lts}).")
+    assert summary.sections["After TS"] == f"Before and after. Better: CE ({ts})."
+    assert summary.sections["After LTS"] == f"Before and after. Worse: CE ({lts})."
+    assert f"Apply TS to CE ({ts_ece})." in summary.advice
+    assert summary.advice.endswith(f"Do not apply LTS to CE ({lts_ece}).")
     assert "There is only one method" in summary.advice
+
+
+EFFECTS = {  # significant changes of misplaced confidence and NLL: what is said
+    (-1, 0): "Better",
+    (0, -1): "Better",
+    (-1, -1): "Better",
+    (0, 1): "Worse",
+    (1, 1): "Worse",
+    (-1, 1): "Better in one, worse in the other",
+    (0, 0): "No significant change",
+}
+
+
+@pytest.mark.parametrize("signs", EFFECTS)
+def test_what_decides_about_a_calibrator_is_over_all_voxels(tmp_path, signs):
+    """Whatever the paper's ECE does: here it rises when the others fall, and falls when they rise,
+    as with label smoothing."""
+    before = scores_of(CASES, "AB")
+    after = dict(before)
+    for case in CASES:
+        for metric, sign in zip(("misplaced", "nll"), signs, strict=True):
+            after[case, "all", metric] *= 1 + 0.1 * sign
+        after[case, "all", "ece"] *= 1.5 if min(signs) < 0 else 0.5
+        before[case, "all", "ece_perfect"] = after[case, "all", "ece_perfect"] = 0.031
+    conditions = ({}, {"calibrator": "ts"})
+    full_run(tmp_path, "ce", cases=CASES, scores=[before, after], conditions=conditions)
+    summary = summaries(read_results([tmp_path]))["organs"]
+    assert f"Before and after. {EFFECTS[signs]}: CE (" in summary.sections["After TS"]
+    assert ("Apply TS to CE (" in summary.advice) == (EFFECTS[signs] == "Better")
+    assert ("Do not apply TS" in summary.advice) == (EFFECTS[signs] == "Worse")
+    if EFFECTS[signs] == "Better":
+        assert ", if perfect 0.031)" in summary.advice
+    paper = summaries(read_results([tmp_path], metrics="paper"))["organs"]
+    assert ("Do not apply TS" in paper.advice) == (min(signs) < 0)
+    assert "This follows from the paper's metrics." in paper.advice
+
+
+def nll_of_fits(run, **after):
+    """The facts of fits: validation NLL before (1.0) and after each calibrator."""
+    for name, value in after.items():
+        facts = {"temperature": 1.5, "val_nll": {"before": 1.0, "after": value}}
+        path = calibrator_path(run, name, "best")
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.with_name(f"{name}.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ({"ts": 0.8, "lts": 0.9}, "Apply TS to CE ("),
+        ({"ts": 0.9, "lts": 0.8}, "Apply LTS to CE ("),
+        ({"ts": 1.1, "lts": 1.2}, "No calibrator lowers the validation NLL of CE."),
+        ({"ts": 0.8}, "Apply TS to CE ("),  # the other fit lacks it, so both are named
+        (
+            {"ts2": 0.8, "ts": 0.9, "lts": 0.9},
+            "TS2 lowers the validation NLL of CE most, but gains",
+        ),
+    ],
+)
+def test_validation_chooses_among_calibrators_that_help(tmp_path, after, told):
+    """LTS is the best on test cases, which do not choose."""
+    before = scores_of(CASES, "AB")
+    scores = [before, *(scores_of(CASES, "AB", shift=shift) for shift in (0.5, 0.9))]
+    conditions = [{}, {"calibrator": "ts"}, {"calibrator": "lts"}]
+    if "ts2" in after:
+        scores.append(before)
+        conditions.append({"calibrator": "ts2"})
+    full_run(tmp_path, "ce", cases=CASES, scores=scores, conditions=tuple(conditions))
+    nll_of_fits(tmp_path / "ce", **after)
+    advice = summaries(read_results([tmp_path]))["organs"].advice
+    assert told in advice
+    assert ("or LTS to CE (" in advice) == (len(after) == 1)
+    assert ("it lowers the validation NLL most." in advice) == (
+        told.startswith("Apply") and len(after) > 1
+    )
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(1.14, True), (1.03, False), (0.9, True)])
+def test_a_better_calibrator_that_spoils_the_volume_is_told(tmp_path, ratio, told):
+    before, after = (scores_of(CASES, "AB", shift=shift) for shift in (0.0, 0.9))
+    for scores, expected in ((before, 0.98), (after, ratio)):
+        for case in CASES:
+            scores |= {(case, name, "true_ml"): 2.0 for name in "AB"}
+            scores |= {(case, name, "expected_ml"): 2 * expected for name in "AB"}
+    conditions = ({}, {"calibrator": "ts"})
+    full_run(tmp_path, "ce", cases=CASES, scores=[before, after], conditions=conditions)
+    summary = summaries(read_results([tmp_path]))["organs"]
+    for text in (summary.advice, summary.sections["After TS"]):
+        assert (f"but E/O 0.98 to {ratio:.2f}" in text) == told
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_temperature_over_all_voxels_stands_beside_the_near_one(apart):
+    known = Confidence(*(Interval(mean, 0.1, 0.3) for mean in (math.nan, 0.2, 1.1)))
+    every = {"temperature": 1.37, "interval": [1.33, 1.41]}
+    fit = {"voxels": "near", "temperature": 1.68, "interval": [1.6, 1.75], "over_all": every}
+    told = "one temperature cannot serve both: it is 1.68 near ...; use ts2"
+    fit["warnings"] = [told] * apart
+    parts = {"confidences": {"ce": known}, "temperatures": {"ce": [fit]}}
+    text = on_confidence(SimpleNamespace(names={"ce": "CE"}, **parts))
+    assert (
+        "CE (nothing predicted, all +0.20; T 1.68 (1.60 to 1.75) near, 1.37 (1.33 to 1.41)" in text
+    )
+    assert text.endswith("near and over all voxels, for CE: use TS2.") == apart
+
+
+def test_a_network_that_predicts_nothing_is_not_the_best(tmp_path):
+    """Its misplaced confidence, 1, is lower than that of a network that is very unsure."""
+    for name, misplaced in (("ce", 1.0), ("ls", 2.3)):
+        scores = scores_of(CASES, "AB")
+        for case in CASES:
+            scores[case, "all", "misplaced"] = misplaced
+            if name == "ce":
+                miss(scores, case, "A")
+                miss(scores, case, "B")
+        folder = full_run(tmp_path, name, name, cases=CASES, scores=scores)
+        rows = read_scores(folder)
+        near = [row | {"voxels": "near"} for row in rows if row["metric"] == "ece"]
+        if name == "ce":
+            near = [row | {"value": math.nan} for row in near]
+        write_scores(folder, [*rows, *near])
+    summary = summaries(read_results([tmp_path]))["organs"]
+    assert "CE predicts no foreground and misses 40 objects." in summary.lead
+    assert (
+        "Best mean misplaced confidence of those that predict foreground: LS (2.3" in summary.lead
+    )
+    assert "CE" not in summary.advice
+    tiles = {label: (value, note) for label, value, note in summary.tiles}
+    assert tiles["Best Misplaced ↓"][0] == "LS"
 
 
 def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
     before = scores_of(CASES, "AB")
     after = dict(before)
     for i, case in enumerate(CASES):
-        after[case, "all", "ece"] += 0.009 if i % 2 else -0.01
+        after[case, "all", "misplaced"] += 0.009 if i % 2 else -0.01
     full_run(
         tmp_path, "ce", cases=CASES, scores=[before, after], conditions=({}, {"calibrator": "ts"})
     )
     summary = summaries(read_results([tmp_path]))["organs"]
-    assert "Not significant: CE (" in summary.sections["After TS"]
-    assert summary.advice.endswith("TS did not change ECE significantly.")
-
-
-def test_over_and_underconfidence_are_distinguished(tmp_path):
-    for name, gap in {"ce": 0.1, "ls": -0.1, "mbls": 0.0}.items():
-        rng = np.random.default_rng(1)
-        scores = scores_of(CASES, "AB") | {
-            (c, "all", "confidence_gap"): gap + rng.normal(0, 0.02) for c in CASES
-        }
-        full_run(tmp_path, name, name, cases=CASES, scores=scores)
-    text = summaries(read_results([tmp_path]))["organs"].sections["Confidence"]
-    assert re.search(
-        r"Overconfident: CE \(\+0\.\d+\)\. Underconfident: LS \(−0\.\d+\)\. Neither: MbLS", text
-    )
+    assert "No significant change: CE (" in summary.sections["After TS"]
+    assert summary.advice.endswith("TS did not change misplaced confidence or NLL significantly.")
 
 
 def test_one_case_one_method_and_few_cases_are_reported_as_limits(tmp_path):
@@ -351,7 +495,8 @@ def test_one_case_one_method_and_few_cases_are_reported_as_limits(tmp_path):
     assert "significant" not in single.lead
     few = summaries(read_results([tmp_path / "few"]))["organs"]
     assert few.cautions == [
-        "Too few patients for any significant difference in DSC, ASD, ECE and CECE."
+        "Too few patients for any significant difference in DSC, ASSD, misplaced confidence and"
+        " NLL."
     ]
     alone = summaries(read_results([tmp_path / "few" / "ce"]))["organs"]
     assert alone.lead.startswith("1 method was scored on organs (4 test cases). Mean DSC: CE (0.")
@@ -380,25 +525,28 @@ def test_the_method_that_misses_most_is_not_significantly_better(tmp_path):
     """CE has the better mean where it finds the object, but it misses two of three objects."""
     ce, ls = (scores_of(CASES[:12], "A") for _ in range(2))
     for i, case in enumerate(CASES[:12]):
-        ce[case, "A", "asd"], ls[case, "A", "asd"] = 1.9 - 0.1 * i, 2.0
+        ce[case, "A", "assd"], ls[case, "A", "assd"] = 1.9 - 0.1 * i, 2.0
         if i >= 4:
             miss(ce, case, "A")
     summary = summary_of_two(tmp_path, ce, ls, cases=CASES[:12], classes=("A",))
-    assert summary.sections["ASD"].startswith("CE 1.7")
-    assert "better than LS" not in summary.sections["ASD"]
-    assert "Significantly worse than LS" in summary.sections["ASD"]
+    assert summary.sections["ASSD"].startswith("CE 1.7")
+    assert "better than LS" not in summary.sections["ASSD"]
+    assert "Significantly worse than LS" in summary.sections["ASSD"]
     assert "Significantly better than CE" in summary.sections["DSC"]
 
 
 def test_few_large_differences_may_decide_a_test(tmp_path):
-    """In ECE, CE is a little worse in 26 patients and far better in 24."""
+    """In Misplaced, CE is a little worse in 26 patients and far better in 24."""
     cases = tuple(f"c{i:02d}" for i in range(50))
     ce, ls = (scores_of(cases, "AB") for _ in range(2))
     for i, case in enumerate(cases):
-        ls[case, "all", "ece"] = 0.5
-        ce[case, "all", "ece"] = 0.501 + 1e-5 * i if i < 26 else 0.4 - 1e-3 * i
+        ls[case, "all", "misplaced"] = 0.5
+        ce[case, "all", "misplaced"] = 0.501 + 1e-5 * i if i < 26 else 0.4 - 1e-3 * i
     summary = summary_of_two(tmp_path, ce, ls, cases=cases)
-    assert re.search(r"Best mean ECE: CE \(0\.\d+\), significantly better than LS\.", summary.lead)
+    assert re.search(
+        r"Best mean misplaced confidence: CE \(0\.\d+: .*?\), significantly better than LS\.",
+        summary.lead,
+    )
     (row,) = TABLES["tests"](read_results([tmp_path])).rows
     assert row.cells[4].value > 0  # which alone would be read as worse
     assert (row.cells[5].best, row.cells[5].note) == (True, "CE better")
@@ -408,16 +556,21 @@ def test_a_better_mean_may_be_significantly_worse(tmp_path):
     """One outlier of LS decides the means; in all other patients, and by the test, LS is better."""
     ce, ls = (scores_of(CASES, "AB") for _ in range(2))
     for i, case in enumerate(CASES):
-        ce[case, "all", "ece"], ls[case, "all", "ece"] = 0.1, 0.09 - 0.001 * i if i else 0.9
+        ce[case, "all", "misplaced"], ls[case, "all", "misplaced"] = (
+            0.1,
+            0.09 - 0.001 * i if i else 0.9,
+        )
     conditions = ({}, {"calibrator": "ts"})
     summary = summary_of_two(tmp_path / "two", ce, ls)
-    assert "Best mean ECE: CE" in summary.lead
+    assert "Best mean misplaced confidence: CE" in summary.lead
     assert "but significantly worse than LS" in summary.lead
-    assert "Significantly worse than LS" in summary.sections["ECE"]
-    assert summary.advice.startswith("LS: no other method is significantly better in DSC or ECE")
+    assert "Significantly worse than LS" in summary.sections["Misplaced confidence"]
+    assert summary.advice.startswith(
+        "LS: no other method is significantly better in DSC, misplaced confidence or NLL"
+    )
     full_run(tmp_path, "alone", "ce", cases=CASES, scores=[ls, ce], conditions=conditions)
     alone = summaries(read_results([tmp_path / "alone"]))["organs"]
-    # The mean falls with TS, but ECE rises in nearly every patient.
+    # The mean falls with TS, but Misplaced rises in nearly every patient.
     assert "Mean and test disagree: CE (" in alone.sections["After TS"]
     assert "TS" not in alone.advice
 
@@ -427,9 +580,9 @@ def test_only_the_metric_with_too_few_values_is_named(tmp_path):
     ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 1.0))
     for case in CASES[3:]:
         for scores in (ce, ls):
-            scores |= {(case, "A", "asd"): math.nan, (case, "A", "missed"): 1.0}
+            scores |= {(case, "A", "assd"): math.nan, (case, "A", "missed"): 1.0}
     summary = summary_of_two(tmp_path, ce, ls, classes=("A",))
-    assert summary.cautions == ["Too few patients for any significant difference in ASD."]
+    assert summary.cautions == ["Too few patients for any significant difference in ASSD."]
     assert "significantly better than CE" in summary.lead
 
 
@@ -438,10 +591,10 @@ def test_correctly_empty_cases_count_as_perfect(tmp_path):
     ce, ls = (scores_of(CASES, "A", shift=shift) for shift in (0.0, 0.1))
     for case in CASES[:8]:
         miss(ls, case, "A")
-        ce |= {(case, "A", "dice"): math.nan, (case, "A", "asd"): math.nan}
+        ce |= {(case, "A", "dice"): math.nan, (case, "A", "assd"): math.nan}
     summary = summary_of_two(tmp_path, ce, ls, classes=("A",))
     assert summary.cautions == []
-    assert summary.sections["ASD"].startswith("CE")
+    assert summary.sections["ASSD"].startswith("CE")
     text = summary.sections["Missed or invented objects"]
     assert "ranks count a correctly empty prediction as perfect" in text
 
@@ -453,7 +606,7 @@ def test_a_metric_without_any_mean_is_left_out(tmp_path):
         miss(ce, case, "A")
     ce |= {(CASES[0], "A", "dice"): math.nan, (CASES[0], "A", "missed"): 0.0}
     summary = summary_of_two(tmp_path, ce, ls, classes=("A",))
-    assert "ASD" not in summary.sections
+    assert "ASSD" not in summary.sections
     assert "DSC" in summary.sections
 
 
@@ -499,9 +652,13 @@ def test_all_tables_figures_and_sources_are_there(tiny, tiny_page):
         "Reliability per class",
         "Learning curves",
         "Scores per case",
-        "ECE ↓",
+        "ECE, reference voxels",
+        "MbLS, if perfect",
+        "Over- or underconfident",
+        "The paper's ECE and CECE, over reference voxels",
     ):
         assert text in page.words
+    assert page.words.index("What to use") < page.words.index("Best DSC")
     for run in tiny.runs.values():
         assert run["id"] in page.words
         assert run["data"]["checksum"] in page.words
@@ -672,7 +829,7 @@ def test_missing_scores_are_reported_as_cautions(tmp_path):
     """Cells that failed, cases without a value, and an order of distances that counts misses."""
     some = scores_of(CASES, "AB")
     for case in CASES[:3]:
-        some[case, "all", "ece"] = math.nan
+        some[case, "all", "misplaced"] = math.nan
     full_run(tmp_path / "runs", "ce", cases=CASES, scores=some)
     other = scores_of(CASES, "AB", shift=0.5)
     miss(other, CASES[0], "A")
@@ -683,7 +840,7 @@ def test_missing_scores_are_reported_as_cautions(tmp_path):
     summary = summaries(read_results([tmp_path]))["organs"]
     assert summary.cautions[0] == "svls failed and is left out: no memory."
     assert (
-        f"CE has no ECE in 3 of {len(CASES)} cases; its mean is over the others."
+        f"CE has no misplaced confidence in 3 of {len(CASES)} cases; its mean is over the others."
         in summary.cautions
     )
     text = summary.sections["Missed or invented objects"]

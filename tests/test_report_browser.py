@@ -102,8 +102,8 @@ def awkward(tmp_path_factory):
     root = tmp_path_factory.mktemp("awkward")
     for name, first in {"ce": 100.0, "mbls": float("nan")}.items():
         scores = scores_of(CASES, "AB", seed=len(name))
-        for case, ece in zip(CASES, (first, 10.0, 9.5), strict=True):
-            scores[case, "all", "ece"] = ece
+        for case, value in zip(CASES, (first, 10.0, 9.5), strict=True):
+            scores[case, "all", "misplaced"] = value
         full_run(root / "runs", name, name, cases=CASES, scores=scores)
     save_report(root / "report.html", build_report(read_results([root / "runs"])))
     return root / "report.html"
@@ -111,19 +111,19 @@ def awkward(tmp_path_factory):
 
 def test_a_click_sorts_numbers_and_missing_ones_come_last(visit, awkward):
     page = visit(awkward)
-    page.get_by_label("Metric").select_option(label="ECE ↓")
-    header = page.locator("#d0-case-ece thead th").nth(2)
+    page.get_by_label("Metric").select_option(label="Misplaced ↓")
+    header = page.locator("#d0-case-misplaced thead th").nth(2)
     expect(header).to_have_attribute("aria-sort", "none")
     header.get_by_role("button").click()
     expect(header).to_have_attribute("aria-sort", "ascending")
-    assert column(page, "d0-case-ece", 2) == ["9.500", "10.000", "—"]
-    assert column(page, "d0-case-ece", 0) == ["case 10", "case 2", "case 1"]
+    assert column(page, "d0-case-misplaced", 2) == ["9.500", "10.000", "—"]
+    assert column(page, "d0-case-misplaced", 0) == ["case 10", "case 2", "case 1"]
     header.get_by_role("button").click()
     expect(header).to_have_attribute("aria-sort", "descending")
-    assert column(page, "d0-case-ece", 2) == ["10.000", "9.500", "—"]
-    page.locator("#d0-case-ece thead th").nth(1).get_by_role("button").click()
+    assert column(page, "d0-case-misplaced", 2) == ["10.000", "9.500", "—"]
+    page.locator("#d0-case-misplaced thead th").nth(1).get_by_role("button").click()
     expect(header).to_have_attribute("aria-sort", "none")
-    assert column(page, "d0-case-ece", 1) == ["9.500", "10.000", "100.000"]
+    assert column(page, "d0-case-misplaced", 1) == ["9.500", "10.000", "100.000"]
 
 
 def test_keys_sort_too_and_numbers_in_names_count(visit, awkward):
@@ -142,8 +142,8 @@ def test_where_more_is_better_the_best_comes_first(visit, report):
     header.get_by_role("button").click()
     values = [float(text) for text in column(page, "d0-table-discriminative", 1)]
     assert values == sorted(values, reverse=True)
-    page.get_by_label("Metric").select_option(label="ECE ↓")
-    expect(page.locator("#d0-case-ece")).to_be_visible()
+    page.get_by_label("Metric").select_option(label="Misplaced ↓")
+    expect(page.locator("#d0-case-misplaced")).to_be_visible()
     expect(page.locator("#d0-case-dice")).to_be_hidden()
 
 
@@ -386,7 +386,7 @@ def test_it_prints_whole_and_without_controls(visit, report, tmp_path):
         for each in page.locator(selector).all():
             expect(each).to_be_hidden()
     expect(page.locator("#d0-case-dice")).to_be_visible()
-    expect(page.locator("#d0-case-ece")).to_be_visible()
+    expect(page.locator("#d0-case-misplaced")).to_be_visible()
     expect(page.locator(".panels canvas").first).to_be_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     cut = page.evaluate(

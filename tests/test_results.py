@@ -20,8 +20,8 @@ def values(level):
     return {(case, name, "dice"): level for case in CASES for name in "AB"} | {
         key: 0.0
         for case in CASES
-        for key in [(case, n, m) for n in "AB" for m in ("asd", "missed")]
-        + [(case, "all", m) for m in ("ece", "cece")]
+        for key in [(case, n, m) for n in "AB" for m in ("assd", "missed")]
+        + [(case, "all", m) for m in ("misplaced", "nll")]
     }
 
 
@@ -65,6 +65,14 @@ def test_a_default_setting_is_the_same_spelled_out(tmp_path):
     write_run(tmp_path, "b", "mbls", settings={"weight": 0.1, "ignore_index": 255}, seed=1)
     (only,) = read_results([tmp_path]).contenders
     assert only.runs == ("a", "b")
+
+
+def test_reach_is_named_only_where_it_is_not_the_default(tmp_path):
+    write_run(tmp_path, "a", "mbls", settings={"where": "all", "reach": 3})
+    write_run(tmp_path, "b", "mbls", settings={"where": "near", "reach": 3})
+    write_run(tmp_path, "c", "mbls", settings={"where": "near", "reach": 5})
+    labels = [c.label for c in read_results([tmp_path]).contenders]
+    assert labels == ["MbLS", "MbLS (reach 5 where near)", "MbLS (where near)"]
 
 
 def test_variants_stand_in_where_the_method_itself_was_not_run(tmp_path):
@@ -147,11 +155,13 @@ def test_one_kind_of_weights_can_be_read_alone(tmp_path):
         "best": ("mbls", "margin=5", "best"),
         "last": ("mbls last epoch", "margin=8", "last"),
     }
-    with pytest.raises(UserError, match="unknown weights 'nll'; choose one of best, last"):
-        read_results([tmp_path], weights="nll")
+    with pytest.raises(UserError, match="unknown weights 'first'; choose one of best, last, nll"):
+        read_results([tmp_path], weights="first")
     write_run(tmp_path / "old", "ce")
-    with pytest.raises(UserError, match="ce has no last weights; leave it out, or train it again"):
-        read_results([tmp_path / "old"], weights="last")
+    for weights in ("last", "nll"):
+        message = f"ce has no {weights} weights; leave it out, or train it again"
+        with pytest.raises(UserError, match=message):
+            read_results([tmp_path / "old"], weights=weights)
 
 
 def test_weights_of_the_last_epoch_alone_have_plain_names(tmp_path):
@@ -182,7 +192,9 @@ def test_bins_are_those_of_the_contender_s_weights(tmp_path):
         entries.append(entry | {"voxels": [1], "mean_logits": [[1.0]]})
     write_bins(folder, ["background"], entries)
     results = read_results([tmp_path])
-    counts = [results.bins(c)["top"]["count"].tolist() for c in results.contenders]
+    counts = [
+        results.bins(c, voxels="reference")["top"]["count"].tolist() for c in results.contenders
+    ]
     assert counts == [[3.0], [4.0]]
 
 
@@ -213,7 +225,7 @@ def test_ensembles_are_contenders_beside_runs(tmp_path):
         "mbls calibrator=ts ensemble of 5",
         "U-Net+U-Net++ CE+MbLS ensemble of 2",
     ]
-    tables = {table.key: table for table in all_tables(results, published=True)}
+    tables = {table.key: table for table in all_tables(results)}
     assert [row.label for row in tables["selection"].rows] == ["MbLS, margin=8"]
     assert len(tables["calibration"].rows) == 5
     assert math.isnan(results.contenders[2].tried[("margin", 8.0),])
@@ -265,15 +277,17 @@ def test_scores_over_other_voxels_are_not_averaged_in(tmp_path):
     write_run(tmp_path, "ls", "ls")
     expected = read_results([tmp_path])
     rows = read_scores(run)
-    others = [row | {"voxels": "all", "value": 9.0} for row in rows if row["metric"] == "ece"]
+    others = [
+        row | {"voxels": "near", "value": 9.0} for row in rows if row["metric"] == "misplaced"
+    ]
     write_scores(run, rows + others)
     results = read_results([tmp_path])
-    for metric, kind in (("ece", "all"), ("dice", "mean")):
+    for metric, kind in (("misplaced", "all"), ("dice", "mean")):
         tables = [r.per_case("organs", metric, kind) for r in (results, expected)]
         pd.testing.assert_frame_equal(*tables)
     assert len(results.rows()) == len(expected.rows())
-    write_scores(run, [row for row in rows if row["metric"] != "ece"] + others)
-    refused(tmp_path, "ce lacks ECE of some test cases")
+    write_scores(run, [row for row in rows if row["metric"] != "misplaced"] + others)
+    refused(tmp_path, "ce was scored by an older version, without Misplaced")
 
 
 def test_folds_are_united(tmp_path):
@@ -284,7 +298,7 @@ def test_folds_are_united(tmp_path):
             )
     found = read_results([tmp_path])
     assert [len(c.runs) for c in found.contenders] == [4, 4]
-    table = found.per_case("organs", "ece", "all")
+    table = found.per_case("organs", "misplaced", "all")
     assert list(table.index) == list(CASES)
     assert table.notna().all(axis=None)
 
@@ -296,9 +310,9 @@ def test_a_missed_object_leaves_no_distance_behind(tmp_path):
     for seed in range(2):
         write_run(tmp_path, f"s{seed}", seed=seed, scores=scores[seed])
     found = read_results([tmp_path])
-    assert list(found.per_case("organs", "asd", "A")["ce"].isna()) == [False] * 8
+    assert list(found.per_case("organs", "assd", "A")["ce"].isna()) == [False] * 8
     for kind in ("B", "mean"):
-        assert list(found.per_case("organs", "asd", kind)["ce"].isna()) == [
+        assert list(found.per_case("organs", "assd", kind)["ce"].isna()) == [
             case == "c3" for case in CASES
         ]
     assert found.per_case("organs", "dice", "B").loc["c3", "ce"] == pytest.approx(
@@ -329,7 +343,7 @@ def test_of_three_seeds_some_invent_an_object(tmp_path, n_invented):
             else math.isnan(dice["c3"])
         )
         assert dice.drop("c3").between(0.5, 0.99).all()
-        assert math.isnan(found.per_case("organs", "asd", kind).loc["c3", "ce"])
+        assert math.isnan(found.per_case("organs", "assd", kind).loc["c3", "ce"])
 
 
 def test_patients_are_those_that_the_run_recorded(tmp_path):
@@ -358,7 +372,7 @@ def test_a_contender_counts_under_a_condition_only_with_all_its_runs(tmp_path):
     write_run(tmp_path, "ce1", seed=1)
     write_run(tmp_path, "ls", "ls", conditions=both)
     found = read_results([tmp_path])
-    assert list(found.per_case("organs", "ece", "all", calibrator="ts").columns) == ["ls"]
+    assert list(found.per_case("organs", "misplaced", "all", calibrator="ts").columns) == ["ls"]
     assert found.lacking(found.contenders, calibrator="ts") == ("ce1",)
     with pytest.raises(
         UserError,
@@ -385,8 +399,10 @@ def test_bins_of_seeds_are_added(tmp_path):
             json.dumps({"classes": ["background", "A"], "entries": [entry]})
         )
     found = read_results([tmp_path])
-    bins = found.bins(found.contenders[0])
+    bins = found.bins(found.contenders[0], voxels="reference")
     assert bins["top"]["count"].tolist() == [2.0, 5.0]
+    with pytest.raises(UserError, match="s0 are of reference voxels alone, not of near ones; run"):
+        found.bins(found.contenders[0])
     assert bins["mean_logits"].tolist() == [[1.0, 0.0], [0.0, pytest.approx((3 * 1 + 4 * 2) / 3)]]
     with pytest.raises(
         UserError,
@@ -542,15 +558,26 @@ def test_scores_that_cannot_be_are_refused(tmp_path):
     def of(metric, value):
         return lambda row: row | {"value": value} if row["metric"] == metric else row
 
-    refused(with_rows("inf", of("asd", "inf")), "values are infinite; run segcal evaluate --again")
+    refused(with_rows("inf", of("assd", "inf")), "values are infinite; run segcal evaluate --again")
     refused(
         with_rows("nan", of("dice", "nan")),
         "a has no value of DSC in any test case; look at its predictions",
     )
     refused(
-        with_rows("lacks", lambda row: None if row["metric"] == "cece" else row),
-        "a lacks CECE of some test cases",
+        with_rows(
+            "lacks", lambda row: None if (row["metric"], row["case"]) == ("nll", "c0") else row
+        ),
+        "a lacks NLL of some test cases; run segcal evaluate --again on it",
     )
+    older = with_rows("older", lambda row: None if row["metric"] == "nll" else row)
+    refused(
+        older,
+        "a was scored by an older version, without NLL; run segcal evaluate --again on it, or"
+        r" compare by the paper's metrics \(--metrics paper\)",
+    )
+    assert len(read_results([older], metrics="paper").contenders) == 2
+    with pytest.raises(UserError, match="unknown metrics 'all'; choose one of main, paper"):
+        read_results([older], metrics="all")
     refused(
         with_rows("other", lambda row: row | {"method": "focal"}),
         "scores of .*a are damaged: they are of another run",

@@ -83,7 +83,7 @@ def test_a_users_file_wins_by_case_or_patient(tmp_path):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("{", "cannot read the split file"),
+        ("{", "cannot read"),
         ({"train": []}, "must be a JSON object with the lists train, val and test"),
         (
             {"train": ["p000"], "val": ["nobody"], "test": []},

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import descendants
 
 from segcal.data.prepare import prepare
 from segcal.folders import is_run, read_log, read_run
@@ -28,24 +29,6 @@ QUICK_TO_NOTICE = {
     "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 3,
 }
-
-
-def parents():
-    """The parent of every process."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            found[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            continue
-    return found
-
-
-def descendants(pid):
-    known, found = parents(), {pid}
-    while more := {child for child, parent in known.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
 
 
 def open_files(pid):

@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from rich.console import Console
 from synthetic_runs import miss, scores_of, write_run
 
 from segcal.compare import read_results
+from segcal.compare.metric_sets import METRIC_SETS
 from segcal.compare.ranking import bootstrap_means, counted, rank_results, sum_rank
 from segcal.compare.tables import (
     FORMATS,
@@ -35,12 +37,18 @@ from segcal.compare.tables import (
     to_rich,
 )
 from segcal.compare.tables.entries import marks
+from segcal.folders import read_scores, write_scores
 from segcal.metrics import METRICS
 from segcal.types import UserError
 
 CASES = tuple(f"c{i}" for i in range(12))
 NOISE = tuple({"corruption": f"gaussian_noise:{s}"} for s in ("0.01", "0.02"))
-MAIN_HEADERS = ("DSC ↑", "ASD ↓ (mm)", "ECE ↓", "CECE ↓")
+MAIN_HEADERS = ("DSC ↑", "ASSD ↓ (mm)", "Misplaced ↓", "NLL ↓")
+
+
+def by_paper(results):
+    """The same scores, ordered by the metrics of the paper."""
+    return replace(results, metrics=METRIC_SETS["paper"])
 
 
 def cells_of(table):
@@ -98,14 +106,14 @@ def test_the_discriminative_table(study):
     assert [row.label for row in table.rows] == ["CE", "LS", "SVLS", "MbLS"]
     parts = ("mean", "Anterior", "Posterior")
     assert table.columns == tuple(
-        f"{kind} {metric}" for kind in parts for metric in ("DSC ↑", "ASD ↓ (mm)")
+        f"{kind} {metric}" for kind in parts for metric in ("DSC ↑", "ASSD ↓ (mm)")
     )
     assert (table.dataset, table.title) == (
         "hippocampus",
         "Discriminative performance: hippocampus",
     )
     for i, (kind, metric) in enumerate(
-        (kind, metric) for kind in parts for metric in ("dice", "asd")
+        (kind, metric) for kind in parts for metric in ("dice", "assd")
     ):
         values = study.per_case("hippocampus", metric, kind)
         expected = bootstrap_means(values, study.patients("hippocampus"))
@@ -129,24 +137,24 @@ def test_the_discriminative_table(study):
 def test_best_and_second_are_marked(study):
     """`shift` orders the methods: mbls, svls, ls, ce, in every metric."""
     table = TABLES["calibration"](study)
-    assert table.columns == ("ECE ↓", "CECE ↓")
+    assert table.columns == ("Misplaced ↓", "NLL ↓")
     for key, cells in cells_of(table).items():
         assert {cell.best for cell in cells} == {key == "mbls"}
         assert {cell.second for cell in cells} == {key == "svls"}
 
 
-@pytest.mark.parametrize("metric", ["dice", "ece", "confidence_gap"])
+@pytest.mark.parametrize("metric", ["dice", "misplaced", "confidence_gap"])
 def test_marks_follow_the_direction_of_the_metric(metric):
     values = pd.DataFrame({"a": [-0.1], "b": [0.2], "c": [-0.3], "d": [0.2]})
     expected = {
         "dice": {"b": 1, "d": 1, "a": 2},
-        "ece": {"c": 1, "a": 2},
+        "misplaced": {"c": 1, "a": 2},
         "confidence_gap": {"a": 1, "b": 2, "d": 2},
     }
     assert marks(values, metric) == expected[metric]
     assert (
         METRICS[metric].better
-        == {"dice": "higher", "ece": "lower", "confidence_gap": "zero"}[metric]
+        == {"dice": "higher", "misplaced": "lower", "confidence_gap": "zero"}[metric]
     )
     assert marks(values[["b", "d"]], metric) == {}  # alike
     assert (
@@ -158,7 +166,7 @@ def test_marks_follow_the_direction_of_the_metric(metric):
 def test_missing_an_object_is_told_and_never_marked_as_success(tmp_path):
     """`easy` has the better mean distance only because it misses the hard case."""
     hard = scores_of(CASES, "AB")
-    hard["c5", "B", "asd"] = 40.0
+    hard["c5", "B", "assd"] = 40.0
     easy = scores_of(CASES, "AB", shift=-0.001)
     miss(easy, "c5", "B")
     write_run(tmp_path, "hard", "ce", scores=hard, cases=CASES)
@@ -166,7 +174,7 @@ def test_missing_an_object_is_told_and_never_marked_as_success(tmp_path):
     table = TABLES["discriminative"](read_results([tmp_path]))
     for i, name in enumerate(table.columns):
         found, lost = cells_of(table)["ce"][i], cells_of(table)["mbls"][i]
-        if "ASD" in name and "A ASD" not in name:
+        if "ASSD" in name and "A ASSD" not in name:
             assert lost.value < found.value
             assert (found.best, lost.best) == (True, False)
             assert (found.n, lost.n, found.note, lost.note) == (12, 11, "", "1 missed")
@@ -178,14 +186,14 @@ def test_missing_an_object_is_told_and_never_marked_as_success(tmp_path):
 
 @pytest.fixture(scope="module")
 def lossy(tmp_path_factory):
-    """CE has no ECE in c0 to c3, the hard cases; nobody has a Dice of B in c10 and c11."""
+    """CE has no Misplaced in c0 to c3, the hard cases; nobody has a Dice of B in c10 and c11."""
     root = tmp_path_factory.mktemp("lossy")
     for loss, shift in (("ce", 0.1), ("mbls", 0.0), ("ls", -0.1)):
         scores = scores_of(CASES, "AB", shift=shift)
         for case in CASES[:4]:
-            scores[case, "all", "ece"] = {"ce": math.nan, "mbls": 0.5, "ls": 0.9}[loss]
+            scores[case, "all", "misplaced"] = {"ce": math.nan, "mbls": 0.5, "ls": 0.9}[loss]
         for case in CASES[10:]:
-            scores |= {(case, "B", "dice"): math.nan, (case, "B", "asd"): math.nan}
+            scores |= {(case, "B", "dice"): math.nan, (case, "B", "assd"): math.nan}
         write_run(root, loss, loss, scores=scores, cases=CASES, patients={})
     return read_results([root])
 
@@ -201,11 +209,11 @@ def test_cases_without_a_value_are_counted_beside_the_mean(lossy):
     for text in (to_markdown(table), to_latex(table), shown(table, width=200)):
         assert "(4 without)" in text
         assert "Without: the number of cases" in text
-    assert next(csv.DictReader(io.StringIO(to_csv(table))))["ECE ↓ note"] == "4 without"
+    assert next(csv.DictReader(io.StringIO(to_csv(table))))["Misplaced ↓ note"] == "4 without"
 
 
 def test_having_no_value_is_never_marked_as_success(lossy):
-    """CE's mean ECE is lowest only because its hard cases are missing."""
+    """CE's mean Misplaced is lowest only because its hard cases are missing."""
     cells = cells_of(TABLES["calibration"](lossy))
     assert min(cells, key=lambda key: cells[key][0].value) == "ce"
     assert [key for key in cells if cells[key][0].best] == ["mbls"]
@@ -214,7 +222,7 @@ def test_having_no_value_is_never_marked_as_success(lossy):
     assert marks(values, "dice") == {"c": 1, "b": 2}
 
 
-@pytest.mark.parametrize("metric", ["dice", "asd", "ece"])
+@pytest.mark.parametrize("metric", ["dice", "assd", "misplaced"])
 @pytest.mark.parametrize("seed", range(8))
 def test_marks_are_the_first_places_of_the_ranks(metric, seed):
     """Law: one rule for both, whatever is missing."""
@@ -261,9 +269,9 @@ def test_an_invented_object_is_charged_and_a_rightly_empty_case_is_not(absent):
     )
     assert "Without" not in notes(table)
     found = rank_results(absent, "organs", n=50)
-    for metric in ("dice", "asd"):  # the same rule
+    for metric in ("dice", "assd"):  # the same rule
         assert found.sum_rank["organs", metric].to_dict() == {"ce": 1, "ls": 2}
-    assert found.means["asd"].loc["ce", "mean"] == ce_asd.value
+    assert found.means["assd"].loc["ce", "mean"] == ce_asd.value
     assert cells_of(TABLES["ranking"](absent))["ce"][1].best
 
 
@@ -271,8 +279,8 @@ def test_who_is_better_by_the_test_is_told_where_the_difference_does_not_show_it
     """CE comes closer in the four cases in which it does not miss the object, of twelve."""
     ce, ls = (scores_of(CASES, "A") for _ in range(2))
     for i, case in enumerate(CASES):
-        ce[case, "A", "asd"], ls[case, "A", "asd"] = 1.9 - 0.1 * i, 2.0
-        ce[case, "all", "cece"], ls[case, "all", "cece"] = 0.1, 0.2 + 0.01 * i
+        ce[case, "A", "assd"], ls[case, "A", "assd"] = 1.9 - 0.1 * i, 2.0
+        ce[case, "all", "nll"], ls[case, "all", "nll"] = 0.1, 0.2 + 0.01 * i
         if i >= 4:
             miss(ce, case, "A")
         if i == 11:
@@ -282,13 +290,13 @@ def test_who_is_better_by_the_test_is_told_where_the_difference_does_not_show_it
     table = TABLES["tests"](read_results([tmp_path]))
     (row,) = table.rows
     cells = dict(zip(table.columns, row.cells, strict=True))
-    assert cells["ASD ↓ difference"].value is None
-    assert (cells["ASD p"].best, cells["ASD p"].note) == (True, "LS better")
-    assert (cells["CECE p"].best, cells["CECE p"].note) == (True, "")  # its difference shows it
-    assert cells["CECE ↓ difference"].value < 0
-    assert (cells["ECE p"].best, cells["ECE p"].note) == (False, "")
+    assert cells["ASSD ↓ difference"].value is None
+    assert (cells["ASSD p"].best, cells["ASSD p"].note) == (True, "LS better")
+    assert (cells["NLL p"].best, cells["NLL p"].note) == (True, "")  # its difference shows it
+    assert cells["NLL ↓ difference"].value < 0
+    assert (cells["Misplaced p"].best, cells["Misplaced p"].note) == (False, "")
     assert (
-        "over the patients of whom anyone has a value (DSC 12, ASD 11, ECE 12, CECE 12)"
+        "over the patients of whom anyone has a value (DSC 12, ASSD 11, Misplaced 12, NLL 12)"
         in notes(table)
     )
     assert "A dash: the median falls on patients in whom one of the two missed an object" in notes(
@@ -303,7 +311,7 @@ def test_a_class_that_is_nowhere_is_told_once(lossy):
     place = table.columns.index("B DSC ↑")
     assert [row.cells[place].note for row in table.rows if row.key != "ce"] == ["", ""]
     assert (
-        "Over 10 of 12 cases, as nobody has a value in the others: B DSC ↑, B ASD ↓ (mm)."
+        "Over 10 of 12 cases, as nobody has a value in the others: B DSC ↑, B ASSD ↓ (mm)."
         in table.notes
     )
     assert "nobody has a value" not in notes(TABLES["calibration"](lossy))
@@ -318,7 +326,7 @@ def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
     }
     write_run(tmp_path, "ce", **data)
     write_run(tmp_path, "ls", "ls", **data)
-    found = read_results([tmp_path])
+    found = read_results([tmp_path], metrics="paper")
     table = TABLES["discriminative"](found, published=True)
     assert table.columns[::2] == ("mean (region) DSC ↑", "TC (region) DSC ↑", "WT (region) DSC ↑")
     assert cells_of(table)["ce"][0].published == 0.839
@@ -331,41 +339,46 @@ def test_regions_are_named_and_calibration_is_not_of_them(tmp_path):
 # ------------------------------------------------------------------------------
 
 
-def test_posthoc_has_a_column_per_calibrator_and_says_who_lacks_it(study):
+def test_posthoc_has_a_block_per_calibrator_and_says_who_lacks_it(study):
     table = TABLES["posthoc"](study)
-    assert table.columns == tuple(
-        f"{m} ↓ {c}" for m in ("ECE", "CECE") for c in ("Pre", "TS", "LTS")
-    )
-    cells = cells_of(table)
-    assert cells["ls"][2] == Entry(note="not scored")
-    assert cells["ls"][1].value is not None
-    assert cells["mbls"][0].value == cells_of(TABLES["calibration"](study))["mbls"][0].value
+    assert table.columns == ("NLL ↓", "Misplaced ↓", "ECE reference")
+    assert list(dict.fromkeys(row.block for row in table.rows)) == ["before", "TS", "LTS"]
+    cells = {(row.block, row.key): row.cells for row in table.rows}
+    assert cells["LTS", "ls"][0] == Entry(note="not scored")
+    assert cells["TS", "ls"][0].value is not None
+    for block, calibrator in (("before", ""), ("TS", "ts")):
+        for i, metric in enumerate(("nll", "misplaced", "ece")):
+            values = study.per_case("hippocampus", metric, "all", calibrator=calibrator)
+            assert cells[block, "mbls"][i].value == pytest.approx(values["mbls"].mean())
     assert "Not scored: some runs lack these scores; segcal calibrate" in notes(table)
-    assert [cells[key][2].second for key in ("ce", "svls", "mbls")] == [
-        False,
-        True,
-        False,
-    ]  # among those who have it
+    second = [cells["LTS", key][0].second for key in ("ce", "svls", "mbls")]
+    assert second == [False, True, False]  # among those who have it
+    paper = TABLES["posthoc"](by_paper(study))
+    heads = tuple(f"{m} ↓ {c}" for m in ("ECE", "CECE") for c in ("Pre", "TS", "LTS"))
+    assert paper.columns == heads
+    assert cells_of(paper)["mbls"][1].value == cells["TS", "mbls"][2].value
 
 
 def test_a_calibrator_applies_to_the_main_tables_or_is_refused(study):
     with_ts = TABLES["calibration"](study, calibrator="ts")
     assert with_ts.title == "Calibration with TS: hippocampus"
     for key, cells in cells_of(with_ts).items():
-        assert cells[0].value == cells_of(TABLES["posthoc"](study))[key][1].value
+        (row,) = [r for r in TABLES["posthoc"](study).rows if (r.block, r.key) == ("TS", key)]
+        assert cells[0].value == row.cells[1].value
     with pytest.raises(
         UserError,
         match="ls1 has no test scores with lts; run segcal calibrate .*ls1 --with lts first",
     ):
         TABLES["calibration"](study, calibrator="lts")
-    with pytest.raises(UserError, match="unknown calibrator 'xx'; choose one of ts, lts, vs"):
+    with pytest.raises(UserError, match="unknown calibrator 'xx'; choose one of ts, ts2, lts, vs"):
         TABLES["calibration"](study, calibrator="xx")
 
 
 def test_penalty_stands_beside_its_method_and_nowhere_else(study):
-    table = TABLES["penalty"](study, published=True)
+    assert TABLES["penalty"](study).columns == MAIN_HEADERS
+    table = TABLES["penalty"](by_paper(study), published=True)
     assert [row.label for row in table.rows] == ["MbLS", "MbLS (penalty l2)"]
-    assert table.columns == MAIN_HEADERS
+    assert table.columns == ("DSC ↑", "ASD ↓ (mm)", "ECE ↓", "CECE ↓")
     assert [row.cells[0].published for row in table.rows] == [0.867, 0.864]
     assert [row.cells[1].published for row in table.rows] == [None, None]
     assert all("l2" not in row.key for row in TABLES["calibration"](study).rows)
@@ -381,7 +394,7 @@ def test_robustness_has_a_block_per_severity(study):
     assert table.columns == MAIN_HEADERS
     noisy = {row.key: row for row in table.rows if row.block == "Gaussian noise 0.02"}
     assert noisy["ls"].cells == (Entry(note="not scored"),) * 4
-    expected = study.per_case("hippocampus", "ece", "all", corruption="gaussian_noise:0.02")[
+    expected = study.per_case("hippocampus", "misplaced", "all", corruption="gaussian_noise:0.02")[
         "ce"
     ].mean()
     assert noisy["ce"].cells[2].value == pytest.approx(expected)
@@ -430,10 +443,10 @@ def test_where_folds_chose_differently_every_choice_is_marked(folds):
         "MbLS, margin=8": True,
         "MbLS, margin=10": False,
     }
-    assert [("each fold chose" in note, "not of the regions" in note) for note in table.notes] == [
-        (True, False),
-        (False, True),
-    ]
+    marks, regions, rule = table.notes
+    assert "each fold chose" in marks
+    assert "not of the regions" in regions
+    assert "the setting with the best mean validation DSC; test cases take no part" in rule
 
 
 def test_selection_shows_every_setting_that_was_tried(study):
@@ -459,9 +472,9 @@ def test_the_ranking_table_is_that_of_the_ranking(study):
     table, found = TABLES["ranking"](study), rank_results(study, "hippocampus")
     assert table.columns[:6] == (
         "DSC rank",
-        "ASD rank",
-        "ECE rank",
-        "CECE rank",
+        "ASSD rank",
+        "Misplaced rank",
+        "NLL rank",
         "sum of ranks",
         "mean case rank",
     )
@@ -471,7 +484,7 @@ def test_the_ranking_table_is_that_of_the_ranking(study):
         assert [cell.value for cell in cells[:6]] == pytest.approx(
             [*ranks[:5], found.case_rank.loc[key, "mean"]]
         )
-        shares = found.stability.loc[key, ["overall", "dice", "asd", "ece", "cece"]]
+        shares = found.stability.loc[key, ["overall", "dice", "assd", "misplaced", "nll"]]
         assert [cell.value for cell in cells[6:]] == pytest.approx((100 * shares).tolist())
         assert cells[4].best == (key == "mbls")
 
@@ -482,12 +495,13 @@ def test_the_table_of_tests(study):
         f"{a} − {b}" for a, b in zip(*_pairs(["CE", "LS", "SVLS", "MbLS"]), strict=True)
     ]
     for i, row in enumerate(table.rows):
-        assert row.cells[5].value == pytest.approx(found["ece"]["p_holm"][i])
-        assert row.cells[4].value == pytest.approx(found["ece"]["difference"][i])
-        assert row.cells[5].best == (found["ece"]["p_holm"][i] < 0.05)
+        assert row.cells[5].value == pytest.approx(found["misplaced"]["p_holm"][i])
+        assert row.cells[4].value == pytest.approx(found["misplaced"]["difference"][i])
+        assert row.cells[5].best == (found["misplaced"]["p_holm"][i] < 0.05)
     assert "Holm's correction over the 6 pairs" in notes(table)
     assert (
-        "DSC, ASD, ECE, CECE: too few patients for any difference to be significant." in table.notes
+        "DSC, ASSD, Misplaced, NLL: too few patients for any difference to be significant."
+        in table.notes
     )
 
 
@@ -512,7 +526,7 @@ def test_the_table_of_seeds(tmp_path):
             )
     found = read_results([tmp_path])
     for loss in ("ce", "ls", "mbls"):
-        for metric, kind in (("dice", "mean"), ("ece", "all"), ("asd", "mean")):
+        for metric, kind in (("dice", "mean"), ("misplaced", "all"), ("assd", "mean")):
             for seed in range(3):
                 text = csv.DictReader((tmp_path / f"{loss}{seed}" / "scores.csv").open())
                 rows = [
@@ -520,12 +534,12 @@ def test_the_table_of_seeds(tmp_path):
                     for r in text
                     if (r["metric"], r["class"]) == (metric, kind) and r["case"] != "pooled"
                 ]
-                out = {"c3"} if (seed, metric) == (1, "asd") else set()
+                out = {"c3"} if (seed, metric) == (1, "assd") else set()
                 values = [float(r["value"]) for r in rows if r["case"] not in out]
                 per_seed.setdefault((metric, loss), []).append(sum(values) / len(values))
     table = TABLES["seeds"](found)
     cells = cells_of(table)
-    for column, metric in ((0, "dice"), (1, "asd"), (2, "ece")):
+    for column, metric in ((0, "dice"), (1, "assd"), (2, "misplaced")):
         groups = [per_seed[metric, loss] for loss in ("ce", "ls", "mbls")]
         for loss, values in zip(("ce", "ls", "mbls"), groups, strict=True):
             cell = cells[loss][column]
@@ -608,7 +622,7 @@ def test_a_seed_without_any_value_is_not_passed_over(tmp_path):
     table = TABLES["seeds"](read_results([tmp_path]))
     assert [row.cells[1].value for row in table.rows] == [None] * 4
     assert all(row.cells[2].value is not None for row in table.rows)
-    assert "ASD —" in table.notes[-1]
+    assert "ASSD —" in table.notes[-1]
 
 
 def _pairs(names):
@@ -621,6 +635,9 @@ def _pairs(names):
 
 
 def test_published_values_stand_beside(study, tmp_path):
+    with pytest.raises(UserError, match="values of its own metrics only; add --metrics paper"):
+        TABLES["calibration"](study, published=True)
+    study = by_paper(study)
     table = TABLES["calibration"](study, published=True)
     assert cells_of(table)["ce"][0].published == 0.052
     assert cells_of(table)["mbls"][1].published == 0.088
@@ -640,7 +657,7 @@ def test_published_values_stand_beside(study, tmp_path):
     )
     write_run(tmp_path, "ce", dataset="own")
     assert "The paper has no values for own; it has for acdc" in notes(
-        TABLES["calibration"](read_results([tmp_path]), published=True)
+        TABLES["calibration"](read_results([tmp_path], metrics="paper"), published=True)
     )
 
 
@@ -652,7 +669,7 @@ def test_one_method_only(tmp_path):
     write_run(tmp_path, "ce", cases=CASES)
     found = read_results([tmp_path])
     tables = {table.key: table for table in all_tables(found)}
-    assert set(tables) == {"discriminative", "calibration"}
+    assert set(tables) == {"discriminative", "calibration", "reference"}
     for table in tables.values():
         assert not any(cell.best or cell.second for row in table.rows for cell in row.cells)
         assert "CE is the only contender: no marks and no ranks." in table.notes
@@ -678,7 +695,7 @@ def test_one_case_only(tmp_path):
         write_run(tmp_path, loss, loss, cases=("c0",), scores=scores_of(("c0",), "AB", shift=shift))
     found = read_results([tmp_path])
     tables = {table.key: table for table in all_tables(found)}
-    assert set(tables) == {"discriminative", "calibration", "ranking", "selection"}
+    assert set(tables) == {"discriminative", "calibration", "reference", "ranking", "selection"}
     for row in tables["calibration"].rows:
         assert (row.cells[0].low, row.cells[0].high, row.cells[0].n) == (None, None, 1)
         assert "±" not in tables["calibration"].text(row.cells[0], 0)
@@ -708,10 +725,10 @@ def test_a_metric_without_any_value(tmp_path):
     for key in ("ce", "mbls"):
         assert cells_of(table)[key][1] == Entry(note="12 missed", of=12)
     assert table.text(table.rows[0].cells[1], 1) == "— (12 missed)"
-    assert "mean ASD ↓ (mm) has no value in any case." in table.notes
+    assert "mean ASSD ↓ (mm) has no value in any case." in table.notes
     ranking = TABLES["ranking"](found)
-    assert "ASD rank" not in ranking.columns
-    assert "ASD has no value in any case of organs and is left out." in ranking.notes
+    assert "ASSD rank" not in ranking.columns
+    assert "ASSD has no value in any case of organs and is left out." in ranking.notes
     assert all(FORMATS[key][1](one) for key in FORMATS for one in all_tables(found))
 
 
@@ -755,7 +772,7 @@ def two(tmp_path_factory):
 
 def test_of_several_data_sets_each_has_its_tables(two):
     table = TABLES["discriminative"](two, "y")
-    assert table.columns == ("C DSC ↑", "C ASD ↓ (mm)")
+    assert table.columns == ("C DSC ↑", "C ASSD ↓ (mm)")
     assert [(row.block, row.key, row.cells[0].best) for row in table.rows] == [
         ("", "ce", True),
         ("", "mbls", False),
@@ -874,7 +891,7 @@ def test_csv_reads_back_to_the_same_numbers(study):
         "0.5",
         "2 missed",
     ]
-    table = TABLES["discriminative"](study, published=True)
+    table = TABLES["discriminative"](by_paper(study), published=True)
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     for row, read in zip(table.rows, rows, strict=True):
         assert read["method"] == row.label
@@ -911,7 +928,7 @@ def test_without_styles_marks_are_signs_and_the_notes_say_so(study):
 @pytest.mark.parametrize("width", [24, 40, 80, 120, 10_000])
 @pytest.mark.parametrize("styled", [False, True])
 def test_no_number_is_cut_at_any_width(study, width, styled):
-    for table in all_tables(study, published=True):
+    for table in all_tables(by_paper(study), published=True):
         text = shown(
             table,
             width=width,
@@ -930,7 +947,7 @@ def test_no_number_is_cut_at_any_width(study, width, styled):
 
 
 def test_json_holds_everything(study):
-    for table in all_tables(study, published=True):
+    for table in all_tables(by_paper(study), published=True):
         read = json.loads(json.dumps(table.values(), allow_nan=False))
         assert read["title"] == table.title
         assert len(read["rows"]) == len(table.rows)
@@ -972,8 +989,8 @@ def test_tables_are_saved_whole_or_not_at_all(study, tmp_path, monkeypatch):
 def test_every_table_of_the_study_can_be_written(study):
     tables = all_tables(study)
     assert [table.key for table in tables] == [
-        key for key in TABLES if key != "seeds"
-    ]  # it has one seed
+        key for key in TABLES if key not in ("seeds", "confidence")
+    ]  # it has one seed, and no confidence gaps
     for table in tables:
         for _, write in FORMATS.values():
             assert all(part in write(table) for part in ("MbLS",))
@@ -1001,3 +1018,100 @@ def test_failed_cells_of_a_study_are_named_under_its_tables(n_failed, told, tmp_
             assert ("failed" in text) == bool(n_failed)
             plain = text.replace("\\_", "_")
             assert [name in plain for name in failed] == [i < 4 for i in range(n_failed)]
+
+
+# All voxels, and the paper's
+# ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Two methods with every score of calibration; the case c0 has no foreground."""
+    root = tmp_path_factory.mktemp("measured")
+    for loss, ratio in (("ce", 0.8), ("ls", 3.0)):
+        scores = scores_of(CASES, "AB", shift=-ratio / 10)
+        for i, case in enumerate(CASES):
+            scores[case, "all", "volume_ratio"] = ratio + 0.01 * i
+            scores |= {(case, name, "volume_ratio"): ratio + 0.01 * i for name in "AB"}
+            scores |= {(case, name, "true_ml"): float(i) for name in "AB"}
+            scores |= {(case, name, "expected_ml"): ratio * i + 0.5 for name in "AB"}
+            scores |= {(case, name, "misplaced"): ratio for name in "AB"}
+            scores[case, "all", "slope"] = 1 / ratio
+            scores[case, "all", "ece_perfect"] = 0.07
+            scores[case, "all", "cece_perfect"] = 0.05
+        scores[CASES[0], "all", "misplaced"] = scores[CASES[0], "all", "nll"] = math.nan
+        folder = write_run(root, loss, loss, scores=scores, cases=CASES, patients={})
+        rows = read_scores(folder)
+        more = [row | {"value": row["value"] / 3} for row in rows if row["metric"] == "ece"]
+        near = [row | {"voxels": "near"} for row in more]
+        apart = dict(rows[0]) | {"case": CASES[0], "class": "all", "metric": "misplaced"}
+        write_scores(folder, [*rows, *near, apart | {"voxels": "empty", "value": 0.25 * ratio}])
+    return read_results([root])
+
+
+def test_calibration_leads_with_all_voxels(measured):
+    table = TABLES["calibration"](measured)
+    assert table.columns == (
+        *("Misplaced ↓", "NLL ↓", "ECE near ↓", "E/O →1", "Slope near →1"),
+        *("A Misplaced ↓", "B Misplaced ↓"),
+    )
+    near = measured.per_case("organs", "ece", "all", voxels="near")
+    cells = cells_of(table)
+    for key in ("ce", "ls"):
+        assert cells[key][2].value == pytest.approx(near[key].mean())
+    # Sums over all cases, also over c0, where 0.5 is expected and nothing is there. The first is
+    # nearer to 1; the direction is in the number.
+    more = 0.5 * len(CASES) / sum(range(len(CASES)))
+    ratios = [cells[key][3].value for key in ("ce", "ls")]
+    assert ratios == pytest.approx([0.8 + more, 3 + more])
+    assert [cells[key][3].best for key in ("ce", "ls")] == [True, False]
+
+
+def test_a_case_without_foreground_is_kept_apart_and_told(measured):
+    table = TABLES["calibration"](measured)
+    assert cells_of(table)["ce"][0].n == len(CASES) - 1
+    line = "1 case has no foreground and no score per foreground voxel."
+    assert f"{line} Misplaced there, per 1,000 voxels: CE 0.2, LS 0.75." in table.notes
+
+
+def test_the_paper_s_metrics_stand_beside_those_of_a_perfect_network(measured):
+    table = TABLES["reference"](measured)
+    heads = ("ECE reference", "ECE if perfect", "CECE reference", "CECE if perfect")
+    assert table.columns == heads
+    for cells in cells_of(table).values():
+        assert [cells[i].value for i in (1, 3)] == pytest.approx([0.07, 0.05])
+        assert not any(cell.best or cell.second for cell in cells)  # no value is better
+    paper = by_paper(measured)
+    assert TABLES["reference"](paper) is None
+    own = TABLES["calibration"](paper)
+    assert own.columns == ("ECE ↓", "ECE if perfect", "CECE ↓", "CECE if perfect")
+    values = {key: [cell.value for cell in cells] for key, cells in cells_of(table).items()}
+    assert {k: [cell.value for cell in cells] for k, cells in cells_of(own).items()} == values
+    assert [key for key, cells in cells_of(own).items() if cells[0].best] == ["ce"]
+    unsure = (
+        'A value below "if perfect" means that probabilities are too unsure, above it too sure.'
+    )
+    assert unsure in table.notes
+    assert unsure not in own.notes
+    for one in (table, own):
+        assert "a perfectly calibrated network does not get 0" in notes(one)
+
+
+def test_a_network_that_predicts_nothing_was_scored(tmp_path):
+    """It has no voxel near a prediction, and that is what the table says."""
+    for loss in ("ce", "ls"):
+        folder = write_run(tmp_path, loss, loss, cases=CASES, scores=scores_of(CASES, "AB"))
+        rows = read_scores(folder)
+        near = [row | {"voxels": "near"} for row in rows if row["metric"] == "ece"]
+        if loss == "ls":
+            near = [row | {"value": math.nan} for row in near]
+        slopes = [row | {"metric": "slope"} for row in near]
+        write_scores(folder, [*rows, *near, *slopes])
+    table = TABLES["calibration"](read_results([tmp_path]))
+    places = [i for i, head in enumerate(table.columns) if "near" in head]
+    assert len(places) == 2
+    for i in places:
+        assert cells_of(table)["ls"][i].note == "no near voxels"
+        assert cells_of(table)["ce"][i].note == ""
+    assert "No near voxels: it predicts no foreground." in table.notes
+    assert not re.search("[Nn]ot scored|Without", notes(table))

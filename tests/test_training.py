@@ -27,11 +27,12 @@ from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
 from segcal.data.slices import volume
-from segcal.folders import alone, checkpoint_path, read_run, weights_path, write_json
+from segcal.folders import WEIGHTS, alone, checkpoint_path, read_run, weights_path, write_json
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.predictors.run import open_run
 from segcal.training import callbacks, train
+from segcal.training.validation import SCORES
 from segcal.types import UserError
 
 command_line = import_module("segcal.cli.app")  # not the app in it, which has its name
@@ -145,8 +146,7 @@ def test_a_run_leaves_what_it_promises(cases, tmp_path):
         "train_ce",
         "train_soft_dice",
         "train_margin_penalty",
-        "val_dice",
-        "val_ece",
+        *SCORES,
     } <= set(rows[0])
     assert info["best"]["val_dice"] == pytest.approx(
         max(float(row["val_dice"]) for row in rows), abs=1e-6
@@ -161,8 +161,7 @@ def test_a_run_keeps_the_best_and_the_last_weights(cases, tmp_path):
     dices = [float(row["val_dice"]) for row in rows]
     assert info["best"]["epoch"] == dices.index(max(dices)) < 4  # else this shows nothing
     for name, row in (("best", rows[info["best"]["epoch"]]), ("last", rows[4])):
-        scores = {key: pytest.approx(float(row[key]), abs=1e-6) for key in ("val_dice", "val_ece")}
-        assert info[name] == {"epoch": int(row["epoch"]), **scores}
+        assert info[name] == {"epoch": int(row["epoch"])} | {key: float(row[key]) for key in SCORES}
     state = torch.load(checkpoint_path(tmp_path / "run"), weights_only=True)["state_dict"]
     last = {}
     for name, value in state.items():
@@ -276,9 +275,13 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(
         out / "checkpoints"
     }  # never through another file system
     assert torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 1
-    assert train(chosen, out, progress=False)["best"] == whole["best"]
+    resumed = train(chosen, out, progress=False)
     assert log(out) == log(tmp_path / "whole")
-    assert same(weights(out), weights(tmp_path / "whole"))
+    for name in WEIGHTS:
+        assert resumed[name] == whole[name]
+        assert same(weights(out, name), weights(tmp_path / "whole", name))
+    names = {f"{name}.safetensors" for name in WEIGHTS} | {"last.ckpt"}
+    assert {path.name for path in (out / "checkpoints").iterdir()} == names
 
 
 @contextmanager
@@ -326,6 +329,7 @@ def test_calibration_without_foreground_is_unknown_not_perfect(cases, tmp_path, 
     assert math.isnan(read_run(tmp_path / "run")["best"]["val_ece"])
     assert all(math.isnan(float(row["val_ece"])) for row in log(tmp_path / "run"))
     assert info["best"]["val_dice"] == 0
+    assert info["nll"]["epoch"] == info["best"]["epoch"]  # no NLL: by Dice
     assert weights(tmp_path / "run")
 
 
@@ -577,7 +581,7 @@ def test_a_killed_run_goes_on_to_the_same_result(cases, tmp_path):
     assert run(command(cases, killed, *more)).returncode == 0
     assert log(killed) == log(whole)
     assert timed(killed)[:2] == before[:2]  # the epochs before the kill were not run again
-    assert same(weights(killed), weights(whole))
+    assert all(same(weights(killed, name), weights(whole, name)) for name in WEIGHTS)
     assert read_run(killed)["status"] == "finished"
 
 

@@ -31,7 +31,7 @@ FIGURES = (
     "learning_curves",
     "reliability",
     "mean_logits",
-    "dice_vs_ece",
+    "dice_vs_calibration",
     "sensitivity",
     "robustness",
     "rank_heatmap",

@@ -45,7 +45,7 @@ class Foreground:
 
 def foreground(study: Study, key: str) -> Foreground:
     """Read off a contender's bins."""
-    bins = study.all.bins(study.contender(key))
+    bins = study.all.bins(study.contender(key), voxels="reference")
     logits, top = (
         bins["mean_logits"][1:],
         bins["top"],

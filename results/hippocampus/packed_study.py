@@ -17,8 +17,10 @@ from segcal.compare import Contender, Results, Settings, read_results
 from segcal.compare.names import choice_text
 from segcal.compare.ranking import Ranking, pairwise, rank_results
 from segcal.compare.tables import TABLES, to_markdown
+from segcal.compare.tables.notes import choice_note
 from segcal.compare.tables.seeds import means_by_seed, spreads
 from segcal.folders import calibrator_path, read_json
+from segcal.metrics import METRICS
 
 HERE = Path(__file__).parent
 SEVEN = ("ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls")
@@ -49,7 +51,7 @@ class Study:
                 if not _is_mbls(run)
             ]
             folders = [*others, HERE / MARGIN5[name]]
-        self.all = read_results(folders)
+        self.all = read_results(folders, metrics="paper")
         self.trainings = Trainings(self.all)
 
     @cached_property
@@ -91,7 +93,9 @@ class Study:
         table = TABLES[key](self.all if variants else self.results, DATA, published=published)
         if table is None:
             return ""
-        _, rows, below = to_markdown(table).strip().split("\n\n")
+        # How settings were chosen stands once at the top of the page.
+        kept = tuple(note for note in table.notes if note not in choice_note(self.all))
+        _, rows, below = to_markdown(replace(table, notes=kept)).strip().split("\n\n")
         return f"{rows}\n\n{below}" if notes else rows
 
     def contender(self, key: str) -> Contender:
@@ -122,7 +126,10 @@ class Study:
     def per_case(self, metric: str, calibrator: str = "", corruption: str = "") -> pd.DataFrame:
         """A row per test case, a column per contender, each the mean over seeds."""
         kind = self.all.overall_class(DATA, metric)
-        return self.all.per_case(DATA, metric, kind, calibrator=calibrator, corruption=corruption)
+        condition = {"calibrator": calibrator, "corruption": corruption}
+        if METRICS[metric].of == "bins":  # these runs were scored over reference voxels alone
+            condition["voxels"] = "reference"
+        return self.all.per_case(DATA, metric, kind, **condition)
 
     def mean(self, key: str, metric: str, calibrator: str = "", corruption: str = "") -> float:
         """The mean over test cases, after the mean over seeds."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segcal.calibrators import CALIBRATORS
 from segcal.compare import Results, read_results
-from segcal.compare.ranking import MAIN, rank_results
+from segcal.compare.ranking import confidences, rank_results, ratios_of_sums
 from segcal.data.prepare import prepare
 from segcal.folders import write_json
 from segcal.report import build_report, save_report, summaries
@@ -51,7 +52,7 @@ def run_demo(
     cases = prepare("phantom", to=out / "cases", workers=1, **options).cases
     wanted = read_plan(plan, data=str(cases.root))
     networks = f"{len(wanted.cells)} networks, {workers} at a time"
-    say(f"2/4 {networks}; validation chooses; then TS, LTS and noise on test")
+    say(f"2/4 {networks}; validation chooses; then calibrators and noise on test")
     failed = run_study(wanted, out / "study", workers=workers, watch=watch)["failed"]
     if failed:
         name, error = next(iter(failed.items()))
@@ -76,15 +77,20 @@ def _split(out: Path) -> Path:
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
-    """Means over the test cases per method, after TS and LTS too, and the mean case rank."""
+    """Means over the test cases per method, NLL after calibrators too, and the mean case rank."""
     (dataset,) = results.datasets
     ranking = rank_results(results, dataset)
-    means = {metric: ranking.means[metric]["mean"] for metric in MAIN}
-    for name in ("ts", "lts"):
-        means[f"ece_{name}"] = results.per_case(dataset, "ece", "all", calibrator=name).mean()
+    columns = {metric: means["mean"] for metric, means in ranking.means.items()}
+    columns["volume_ratio"] = ratios_of_sums(results, dataset, "volume_ratio")["mean"]
+    for name in CALIBRATORS:
+        if not results.lacking(ranking.contenders, calibrator=name):
+            after = results.per_case(dataset, "nll", "all", calibrator=name).mean()
+            columns[f"nll_{name}"] = after
+    known = confidences(results, dataset, list(ranking.case_rank.index))
     rows = []
-    for contender in ranking.contenders:
-        row: dict[str, Any] = {"method": contender.label, "chosen": contender.setting}
-        row |= {key: float(column[contender.key]) for key, column in means.items()}
-        rows.append(row | {"rank": float(ranking.case_rank["mean"][contender.key])})
+    for c in ranking.contenders:
+        row: dict[str, Any] = {"method": c.label, "chosen": c.setting}
+        row |= {head: float(column[c.key]) for head, column in columns.items()}
+        row |= {"rank": float(ranking.case_rank["mean"][c.key])}
+        rows.append(row | {"verdict": known[c.key].verdict if c.key in known else ""})
     return sorted(rows, key=lambda row: row["rank"])

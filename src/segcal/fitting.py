@@ -13,63 +13,141 @@ from torch import Tensor
 
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
+from segcal.calibrators.fitting import log_probs
 from segcal.folders import alone, calibrator_path
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
+from segcal.scoring.volumes import (
+    Apply,
+    missing_guarantees,
+    save_guarantees,
+    set_level,
+    update_covered,
+    validated,
+)
 from segcal.types import IGNORE, Progress, UserError, check_choice
 
-Batches = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
+Batches = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor, str]]]
 
 
 def calibrate(
     predictor: Predictor,
-    names: Sequence[str] = ("ts", "lts"),
+    names: Sequence[str] = ("ts", "ts2", "lts"),
     *,
+    voxels: str | None = None,
+    level: float | None = None,
     again: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Fit calibrators on the validation cases, save them, and add their test scores.
 
-    Returns the facts of each fit, with warnings if it is degenerate. Calibrators that are saved are
-    not fitted again unless `again`."""
+    `voxels` are those that a fit counts, near predicted foreground or all; by default each
+    calibrator takes its own. Returns the facts of each fit, with warnings if it is degenerate.
+    Calibrators that are saved are not fitted again unless `again`, or an older version fitted them
+    on raw logits. Volume intervals are fitted on the same cases, before and after each calibrator:
+    of 0.9, or the level they have, if there are patients enough; with `level` it is an error if
+    there are not."""
+    if voxels is not None:
+        check_choice("voxels", voxels, calibrators.VOXELS)
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
     with alone(predictor.root):
-        missing = [name for name in names if again or not _saved(predictor, name)]
-        if missing:
-            _fit(predictor, missing, progress)
+        kept, notes = {}, {}
+        for name in names:
+            kept[name], notes[name] = (False, []) if again else _kept(predictor, name, voxels)
+        missing = [name for name in kept if not kept[name]]
+        unsure = missing_guarantees(predictor, names, level, missing)
+        if missing or unsure:
+            _fit(predictor, missing, voxels, unsure, level, progress)
+        if level is not None:
+            set_level(predictor, level)
         score(predictor)  # the test scores to compare with
         for name in names:
             score(predictor, calibrator=name, progress=progress)
-    return {name: load_calibrator(predictor, name).facts() for name in names}
+        update_covered(predictor)
+    facts = {name: load_calibrator(predictor, name).facts() for name in names}
+    for name in names:
+        facts[name]["warnings"] += notes[name]
+    return facts
 
 
 def _path(predictor: Predictor, name: str) -> Path:
     return calibrator_path(predictor.root, name, predictor.weights)
 
 
-def _saved(predictor: Predictor, name: str) -> bool:
-    return calibrators.saved(_path(predictor, name))
+def _kept(predictor: Predictor, name: str, voxels: str | None) -> tuple[bool, list[str]]:
+    """Whether there is a fit that stays, and warnings; raises if other voxels are asked for."""
+    if not calibrators.saved(_path(predictor, name)):
+        return False, []
+    try:
+        known = load_calibrator(predictor, name).record["settings"].get("voxels", "all")
+    except calibrators.OutdatedError:
+        return False, ["an older version had fitted it on raw logits, so it was fitted again"]
+    own = _own_voxels(name)
+    if own is None or known == (voxels or own):
+        return True, []
+    if voxels is not None:
+        fitted = f"{name} of {predictor.root} was fitted on the voxels {known!r}, not {voxels!r}"
+        raise UserError(f"{fitted}; take --voxels {known}, or --again to fit it anew")
+    kept = f"it was fitted on the voxels {known!r} and is kept"
+    return True, [f"{kept}; segcal calibrate --again fits it on {own!r}"]
 
 
-def _fit(predictor: Predictor, names: Sequence[str], progress: Progress | None) -> None:
-    """Fit and save; scores of an earlier fit are deleted first."""
+def _own_voxels(name: str) -> str | None:
+    """Which voxels a fit counts unless asked otherwise; `ts2` takes all in any case: `None`."""
+    voxels: str | None = CALIBRATORS[name].settings.get("voxels")
+    return voxels
+
+
+def _fit(
+    predictor: Predictor,
+    names: Sequence[str],
+    voxels: str | None,
+    unsure: Sequence[str],
+    level: float | None,
+    progress: Progress | None,
+) -> None:
+    """Fit and save; scores of an earlier fit are deleted first. Then the intervals of `unsure`."""
     folder = predictor.root / ".logits"
     shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
     folder.mkdir()
     try:
         batches = cache_logits(predictor, folder, progress)
-        for name in names:
-            fitted = CALIBRATORS[name].fit(batches)
+        fitted = {name: _fitted(name, batches, voxels) for name in names}
+        others = [name for name in unsure if name and name not in fitted]
+        applied: dict[str, Apply] = {"": lambda logits, image: log_probs(logits)}
+        applied |= fitted | {name: load_calibrator(predictor, name) for name in others}
+        found = validated(predictor, batches, applied)
+        for name, fit in fitted.items():
+            fit.record["val_nll"] = {"before": found[""].nll, "after": found[name].nll}
             forget(predictor, name)
-            calibrators.save(fitted, _path(predictor, name), identity=predictor.identity)
+            calibrators.save(fit, _path(predictor, name), identity=predictor.identity)
+        save_guarantees(predictor, {name: found[name] for name in unsure}, level)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _fitted(name: str, batches: Batches, voxels: str | None) -> calibrators.Fitted:
+    """A fit; of a network that predicts no foreground at all, over all voxels, with a warning."""
+    own = _own_voxels(name)
+    if own is None:
+        return calibrators.fit(name, batches)
+    try:
+        return calibrators.fit(name, batches, voxels=voxels or own)
+    except calibrators.NoForegroundError:
+        fitted = calibrators.fit(name, batches, voxels="all")
+    # as asked, so that the fit is known again
+    fitted.record["settings"]["voxels"] = voxels or own
+    reason = "no validation case has predicted foreground, so it was fitted on all voxels"
+    fitted.record["warnings"].append(reason)
+    return fitted
+
+
 def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None = None) -> Batches:
-    """Write the validation logits to disk once; the result iterates over the cases when called."""
-    ids = predictor.ids("val")
+    """Write the validation logits to disk once; the result iterates over the cases when called.
+
+    A case is one batch: its slices, and its patient."""
+    ids, patients = predictor.ids("val"), predictor.info["data"].get("patients") or {}
     if not ids:
         raise UserError(
             f"{predictor.root} has no validation case, and calibrators are fitted on those alone"
@@ -85,11 +163,11 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
         if progress is not None:
             progress(i, len(ids))
 
-    def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches() -> Iterator[tuple[Tensor, Tensor, Tensor, str]]:
         for id in ids:
             arrays = [np.load(path, allow_pickle=False) for path in _cached(folder, id)]
             logits, label, image = (torch.from_numpy(array) for array in arrays)
-            yield logits, label.long(), image
+            yield logits, label.long(), image, patients.get(id, id)
 
     return batches
 

@@ -16,15 +16,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segcal.calibrators import CALIBRATORS, Fitted
+from segcal.conformal import Guarantee, interval
 from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
 from segcal.data.images import Grid, from_array, restored
 from segcal.folders import calibrator_path, read_json, sha256, write_image, write_json
+from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
+from segcal.scoring.volumes import load_guarantee
 from segcal.types import Progress, UserError
 
 UNSURE = 0.7  # foreground voxels below this confidence are counted
+FORMAT = 2  # of a summary
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """What intervals are made from: as in scoring, on the grid that the network sees."""
+
+    expected_ml: tuple[float, ...]  # of each foreground class, the sum of its probabilities
+    spread_ml: tuple[float, ...]  # the sum of p (1 - p)
+    voxel_ml: float
+    image_ml: float  # all that the network looked at
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,7 @@ class Maps:
     label: NDArray[np.uint8]  # (z, y, x)
     seen: NDArray[np.uint8]  # 1 where the network looked
     grid: Grid
+    volumes: Volumes
 
     @property
     def confidence(self) -> NDArray[np.float32]:
@@ -56,9 +71,11 @@ def predict(
 
     Channels of a case come as `name_0000`, `name_0001` ..., or in one 4D file. A case that was
     predicted from the same files is skipped unless `again`, even if its label map was corrected by
-    hand. Files of another predictor are not replaced."""
+    hand. Files of another predictor are not replaced. Volumes have intervals if `calibrate` fitted
+    them for these weights and this calibrator."""
     groups = grouped(images, len(predictor.info["data"]["channels"]))
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
+    guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)
     summaries = {}
     for i, (name, paths) in enumerate(groups.items(), start=1):
@@ -72,7 +89,9 @@ def predict(
                     f"{out} has another prediction of {name!r}; choose another --out, or --again"
                     " to replace it"
                 )
-            summaries[name] = known
+            summaries[name] = with_intervals(known, guarantee)
+            if summaries[name] != known:  # fitted since then
+                write_json(summary_path, summaries[name])
             continue
         maps = _predicted(predictor, paths, fitted)
         for old in _files(out, name, predictor.classes, probabilities=True):
@@ -80,9 +99,7 @@ def predict(
         arrays = (maps.label, maps.confidence, *(maps.probs if probabilities else ()))
         for path, array in zip(files, arrays, strict=True):
             write_image(path, from_array(array, maps.grid))
-        volumes = summary(maps.probs, maps.label, predictor.classes, maps.grid.spacing)
-        unseen = {"unseen_share": round(1 - float(maps.seen.mean()), 4)}
-        summaries[name] = source | volumes | unseen
+        summaries[name] = source | with_intervals(summary(maps, predictor.classes), guarantee)
         write_json(summary_path, summaries[name])
         if progress is not None:
             progress(i, len(groups))
@@ -108,6 +125,7 @@ def _source(
         path = calibrator_path(predictor.root, calibrator, predictor.weights)
         fit = sha256(path.with_name(f"{path.name}.json"))
     return {
+        "format": FORMAT,
         "images": {path.name: sha256(path) for path in paths if path.is_file()},
         "run": predictor.root.resolve().name,
         "run_id": predictor.info["id"],
@@ -171,12 +189,26 @@ def _predicted(predictor: ImagePredictor, paths: tuple[Path, ...], fitted: Fitte
     logits = predictor.logits(image)
     probs = uncalibrated = _restored(logits, grid, original)
     if fitted is not None:
-        probs = _restored(fitted(logits, image), grid, original)
+        logits = fitted(logits, image)
+        probs = _restored(logits, grid, original)
     keeps_labels = fitted is None or CALIBRATORS[fitted.key].keeps_labels
     label = (uncalibrated if keeps_labels else probs).argmax(0).astype(np.uint8)
     everywhere = np.ones(array[:, 0].shape, np.uint8)
     seen = sitk.GetArrayFromImage(restored(everywhere, grid, original, labels=True))
-    return Maps(probs, label, seen, original)
+    volumes = _volumes(logits, grid.spacing)
+    return Maps(probs, label, seen, original, volumes)
+
+
+def _volumes(logits: Tensor, spacing: Sequence[float]) -> Volumes:
+    """The volumes in logits (D, K, H, W)."""
+    anything = torch.zeros(logits[:, 0].shape).long()  # these sums do not depend on labels
+    sums, voxel = reliability(logits, anything, mask="all", n_bins=1), _millilitres(spacing)
+    expected, spread = ((x[1:] * voxel).tolist() for x in (sums.n_expected, sums.spread))
+    return Volumes(tuple(expected), tuple(spread), voxel, anything.numel() * voxel)
+
+
+def _millilitres(spacing: Sequence[float]) -> float:
+    return float(np.prod(spacing)) / 1000
 
 
 def _restored(logits: Tensor, grid: Grid, original: Grid) -> NDArray[np.float32]:
@@ -194,34 +226,46 @@ def _of_label(probs: NDArray[np.float32], label: NDArray[np.uint8]) -> NDArray[n
     return np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
 
 
-def summary(
-    probs: NDArray[np.float32],
-    label: NDArray[np.uint8],
-    classes: tuple[str, ...],
-    spacing: Sequence[float],
-) -> dict[str, Any]:
-    """Volumes and confidence of one case, from probabilities (K, z, y, x) and label map (z, y, x).
-
-    The expected volume is the sum of the probabilities. Its interval assumes that all errors move
-    together: if the whole outline is drawn wide or narrow, the 5th and 95th percentiles of the
-    volume are the volumes where p > 0.95 and p > 0.05. It is widened to hold the expected volume.
-    """
-    millilitres = float(np.prod(spacing)) / 1000
-    volumes = {}
-    for k, name in enumerate(classes, start=1):
-        low, high = (float((probs[k] > level).sum()) * millilitres for level in (0.95, 0.05))
-        expected = float(probs[k].sum(dtype=np.float64)) * millilitres
-        low, high = min(low, expected), max(high, expected)
-        n_voxels = int((label == k).sum())
+def summary(maps: Maps, classes: Sequence[str]) -> dict[str, Any]:
+    """Volumes and confidence of one case; the expected volume is the sum of the probabilities."""
+    millilitres, volumes = _millilitres(maps.grid.spacing), {}
+    given = zip(classes, maps.volumes.expected_ml, maps.volumes.spread_ml, strict=True)
+    for k, (name, expected, spread) in enumerate(given, start=1):
+        n_voxels = int((maps.label == k).sum())
         volumes[name] = {
             "voxels": n_voxels,
             "ml": round(n_voxels * millilitres, 4),
-            "expected_ml": round(expected, 4),
-            "interval_90_ml": [round(low, 4), round(high, 4)],
+            "expected_ml": _rounded(expected),
+            "spread_ml": _rounded(spread),
         }
-    inside = _of_label(probs, label)[label > 0]
+    inside = _of_label(maps.probs, maps.label)[maps.label > 0]
     mean = unsure = None
     if inside.size:
         mean = round(float(inside.mean(dtype=np.float64)), 4)
         unsure = round(float((inside < UNSURE).mean()), 4)
-    return {"classes": volumes, "mean_confidence": mean, "unsure_share": unsure}
+    return {
+        "classes": volumes,
+        "voxel_ml": _rounded(maps.volumes.voxel_ml),
+        "image_ml": _rounded(maps.volumes.image_ml),
+        "mean_confidence": mean,
+        "unsure_share": unsure,
+        "unseen_share": round(1 - float(maps.seen.mean()), 4),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def with_intervals(summary: dict[str, Any], guarantee: Guarantee | None) -> dict[str, Any]:
+    """A summary with the intervals of this guarantee, and no others; none exceeds the image."""
+    classes = {}
+    for name, known in summary["classes"].items():
+        row = {key: known[key] for key in known if key not in ("interval_ml", "level")}
+        if guarantee is not None:
+            volumes = row["expected_ml"], row["spread_ml"], summary["voxel_ml"]
+            low, high = (float(end) for end in interval(*volumes, guarantee.quantile(name)))
+            row["interval_ml"] = [_rounded(low), _rounded(min(high, summary["image_ml"]))]
+            row["level"] = guarantee.level
+        classes[name] = row
+    return summary | {"classes": classes}

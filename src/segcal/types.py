@@ -99,7 +99,9 @@ def check_labels(
     may_ignore = ignore_index is not None and low <= ignore_index <= high
     if low >= 0 and high < n_classes:
         return may_ignore
-    kept = labels * labels.ne(ignore_index) if ignore_index is not None and may_ignore else labels
+    kept = labels
+    if ignore_index is not None and may_ignore:
+        kept = labels.where(labels.ne(ignore_index), 0)
     if any(not 0 <= int(value) < n_classes for value in kept.aminmax()):
         also = "" if ignore_index is None else f", or equal ignore_index {ignore_index}"
         first = int(kept[(kept < 0) | (kept >= n_classes)][0])

@@ -2,9 +2,10 @@
 
 >>> import torch
 >>> from segcal.calibrators import fit
->>> logits, labels = torch.tensor([[4.0, 0.0]]).repeat(10, 1), torch.tensor([0] * 8 + [1] * 2)
->>> fitted = fit("ts", lambda: [(logits, labels, torch.zeros(10, 1))])
->>> fitted(logits).softmax(1)[0]
+>>> logits = torch.tensor([4.0, 0.0]).reshape(1, 2, 1, 1).repeat(1, 1, 2, 5)
+>>> labels = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 0, 1]])[None]
+>>> fitted = fit("ts", lambda: [(logits, labels, logits)], voxels="all")
+>>> fitted(logits).softmax(1)[0, :, 0, 0]
 tensor([0.8000, 0.2000])
 """
 
@@ -20,16 +21,27 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted
+from segcal.calibrators.fitting import (
+    HIGHEST,
+    LOWEST,
+    VOXELS,
+    Batches,
+    Fitted,
+    NoForegroundError,
+    OutdatedError,
+)
 from segcal.calibrators.local import lts, scale_locally
+from segcal.calibrators.regions import scale_regions, ts2
 from segcal.calibrators.temperature import scale, ts
 from segcal.calibrators.vector import scale_classes, vs
 from segcal.types import UserError, check_settings, settings_of
 
-__all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "Batches", "Calibrator", "Fitted"]
-__all__ += ["fit", "load", "lts", "save", "saved", "ts", "vs"]
+__all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "VOXELS", "Batches", "Calibrator", "Fitted"]
+__all__ += ["NoForegroundError", "OutdatedError", "fit", "load", "lts", "save", "saved"]
+__all__ += ["ts", "ts2", "vs"]
 
-FORMAT = 1  # the version of the JSON; raised when older files can no longer be read
+FORMAT = 2  # the version of the JSON; raised when older files can no longer be read
+SAME = ("ts",)  # what means the same in format 1, whose calibrators were functions of raw logits
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class Calibrator:
     """A row of `CALIBRATORS`."""
 
     fit: Callable[..., Fitted]
-    apply: Callable[..., Tensor]  # of logits, image and the fitted parameters
+    apply: Callable[..., Tensor]  # of log-probabilities, image and the fitted parameters
     label: str
     help: str
     citation: str
@@ -52,8 +64,11 @@ class Calibrator:
 _GUO = "Guo et al., ICML 2017, arXiv:1706.04599"
 _DING = "Ding et al., ICCV 2021, arXiv:2008.05105"
 
+_TWO = "two temperatures: near predicted foreground and far"
+
 CALIBRATORS: dict[str, Calibrator] = {
     "ts": Calibrator(ts, scale, "TS", "one temperature", _GUO, True),
+    "ts2": Calibrator(ts2, scale_regions, "TS2", _TWO, f"this software, after {_GUO}", True),
     "lts": Calibrator(lts, scale_locally, "LTS", "a temperature per pixel", _DING, True),
     "vs": Calibrator(vs, scale_classes, "VS", "a scale and a bias per class", _GUO, False),
 }
@@ -101,7 +116,10 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
         raise UserError(f"{lacks}; fit it first, with segcal calibrate") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{stem}.json is damaged; {again}") from None
-    if version != FORMAT:
+    key = facts.get("key")
+    if version == 1 and key not in SAME:
+        raise OutdatedError(stem)
+    if version not in (1, FORMAT):
         raise UserError(f"{stem}.json has format {version}, this segcal reads {FORMAT}; {again}")
     if digest != _digest(data, facts):
         both = f"{stem}.json or {stem}.safetensors"
@@ -111,9 +129,10 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
         if identity.get(name) != wanted:
             fitted_on = f"{name} {identity.get(name)!r}, not {wanted!r}"
             raise UserError(f"{stem} was fitted on {fitted_on}; segcal calibrate --again fits it")
-    del facts["format"]
-    key = facts.pop("key")
-    return Fitted(key, CALIBRATORS[key].apply, safetensors.torch.load(data), facts)
+    del facts["format"], facts["key"]
+    row, tensors = CALIBRATORS[key], safetensors.torch.load(data)
+    facts = {"voxels": "all", **facts}  # older fits were over all voxels
+    return Fitted(key, row.apply, tensors, facts, row.keeps_labels)
 
 
 def _paths(stem: Path) -> tuple[Path, Path]:

@@ -1,8 +1,9 @@
 r"""Local temperature scaling (Ding et al. 2021): a temperature per pixel from logits and image.
 
-A binary tree of 5×5 convolutions with dilation 2: four temperature leaves of the logits, mixed in
-two pairs, and the pairs mixed, by sigmoid gates of the logits; then a leaf of the image, mixed in
-by one more gate of the logits. The eight convolutions of the logits are one with eight outputs.
+The logits are log-probabilities less their mean over classes. A binary tree of 5×5 convolutions
+with dilation 2: four temperature leaves of the logits, mixed in two pairs, and the pairs mixed, by
+sigmoid gates of the logits; then a leaf of the image, mixed in by one more gate of the logits. The
+eight convolutions of the logits are one with eight outputs.
 With $x$ the root of the tree, $T = \min(\max(x + 1, T_\text{low}), T_\text{high})$: the paper's
 $\mathrm{relu}(x + 1) + \varepsilon$, bounded on both sides. How the fit differs from the authors'
 code is in docs/api/calibrators.md.
@@ -11,14 +12,15 @@ code is in docs/api/calibrators.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, checked, divided, mean_of
+from segcal.calibrators.fitting import HIGHEST, LOWEST, Batches, Fitted, cases, mean_of
 from segcal.types import IGNORE, UserError, check_range
 
 REACH = 4  # pixels that a 5×5 convolution with dilation 2 looks to each side
@@ -28,10 +30,17 @@ OFTEN = 0.1  # a larger share of voxels at a bound is reported
 NO_GAIN = "no epoch had a lower NLL than uncalibrated logits, so this calibrator changes nothing"
 
 Weights = dict[str, Tensor]
+Slices = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]  # a pass over the chosen voxels
 
 
 def lts(
-    batches: Batches, *, epochs: int = 20, least_steps: int = 500, lr: float = 0.01, seed: int = 0
+    batches: Batches,
+    *,
+    voxels: str = "all",
+    epochs: int = 20,
+    least_steps: int = 500,
+    lr: float = 0.01,
+    seed: int = 0,
 ) -> Fitted:
     """Fit the temperature network by Adam on the NLL, a step per batch; keeps the best epoch.
 
@@ -48,26 +57,32 @@ def lts(
     check_range("epochs", epochs, 1)
     check_range("least_steps", least_steps, 0)
     check_range("lr", lr, 1e-8, 10)
-    start = _survey(batches)
+    of_voxels = partial(_slices, batches, voxels)
+    start = _survey(of_voxels, voxels)
     n_epochs = max(epochs, math.ceil(least_steps / start.n_batches))
     weights = first_weights(start.n_classes, start.n_channels, start.size, seed)
     best_epoch, nll, spread = 0, start.nll, {"mean": 1.0, "at_lowest": 0.0, "at_highest": 0.0}
     best = {name: torch.zeros_like(value) for name, value in weights.items()}  # T = 1 everywhere
-    for epoch in _epochs(batches, weights, start, n_epochs, lr):
-        now, now_spread = _evaluated(batches, weights)
+    for epoch in _epochs(of_voxels, weights, start, n_epochs, lr):
+        now, now_spread = _evaluated(of_voxels, weights)
         if now < nll:
             best_epoch, nll, spread = epoch, now, now_spread
             best = {name: value.detach().clone() for name, value in weights.items()}
-    settings = {"epochs": epochs, "least_steps": least_steps, "lr": lr, "seed": seed}
-    record: dict[str, Any] = {"settings": settings, "n_classes": start.n_classes}
-    record |= {"n_voxels": start.n_voxels, "nll_before": start.nll, "nll_after": nll}
+    settings = {"voxels": voxels, "epochs": epochs, "least_steps": least_steps, "lr": lr}
+    record: dict[str, Any] = {"settings": settings | {"seed": seed}, "voxels": voxels}
+    record |= {
+        "n_classes": start.n_classes,
+        "n_voxels": start.n_voxels,
+        "nll_before": start.nll,
+        "nll_after": nll,
+    }
     record |= {"passes": 1 + 2 * n_epochs, "best_epoch": best_epoch, "temperature": spread}
     record["warnings"] = _warnings(best_epoch, spread)
     return Fitted("lts", scale_locally, best, record)
 
 
 def _epochs(
-    batches: Batches, weights: Weights, start: Survey, epochs: int, lr: float
+    of_voxels: Slices, weights: Weights, start: Survey, epochs: int, lr: float
 ) -> Iterator[int]:
     """Train the weights in place; gives the number of each epoch at its end."""
     # Rates as if the logits had size 1: Adam's steps do not depend on the size of a gradient.
@@ -76,7 +91,7 @@ def _epochs(
     optimiser = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * start.n_batches)
     for epoch in range(1, epochs + 1):
-        for logits, labels, image in _slices(batches):
+        for logits, labels, image in of_voxels():
             optimiser.zero_grad()
             for x, y, of in _parts(logits, labels, image):
                 loss = _nll(x / temperatures(x, of, weights), y)
@@ -87,18 +102,19 @@ def _epochs(
         yield epoch
 
 
-def scale_locally(logits: Tensor, image: Tensor | None, **weights: Tensor) -> Tensor:
-    """Logits (N, K, H, W) over a temperature per pixel."""
-    _check_image(logits, image)
+def scale_locally(log_probs: Tensor, image: Tensor | None, **weights: Tensor) -> Tensor:
+    """Log-probabilities (N, K, H, W) over a temperature per pixel."""
+    _check_image(log_probs, image)
     assert image is not None
     local = []
-    for x, of in _parts(logits, image):
+    for x, of in _parts(log_probs, image):
         local.append(temperatures(x.to(weights["bias"]), of.to(weights["bias"]), weights))
-    return divided(logits, torch.cat(local))
+    return log_probs / torch.cat(local)
 
 
 def temperatures(logits: Tensor, image: Tensor, weights: Weights) -> Tensor:
     """The temperature (N, 1, H, W) of each pixel."""
+    logits = logits - logits.mean(1, keepdim=True)
     maps = F.conv2d(_padded(logits), weights["weight"], weights["bias"], dilation=2)  # (N, 8, H, W)
     leaves, gates = maps[:, :4], maps[:, 4:].sigmoid()
     # (N, 2, H, W): gate * even + (1 - gate) * odd
@@ -139,24 +155,25 @@ class Survey(NamedTuple):
     size: float  # root mean square of the logits
 
 
-def _survey(batches: Batches) -> Survey:
+def _survey(of_voxels: Slices, voxels: str) -> Survey:
     sums, shape, n_batches = torch.zeros(3, dtype=torch.float64), (0, 0), 0
-    for logits, labels, image in _slices(batches):
+    for logits, labels, image in of_voxels():
         shape = (logits.shape[1], image.shape[1])
         kept = (labels != IGNORE).unsqueeze(1)
-        square = (logits.square() * kept).sum(dtype=torch.float64) / logits.shape[1]
+        centred = logits - logits.mean(1, keepdim=True)
+        square = (centred.square() * kept).sum(dtype=torch.float64) / logits.shape[1]
         sums += torch.stack([_nll(logits, labels), square, kept.sum()])
         n_batches += 1
-    n_voxels, means = mean_of(sums)
+    n_voxels, means = mean_of(sums, voxels)
     nll, square_mean = means.tolist()
     return Survey(*shape, n_batches, n_voxels, nll, square_mean**0.5 or 1.0)
 
 
 @torch.no_grad()
-def _evaluated(batches: Batches, weights: Weights) -> tuple[float, dict[str, float]]:
+def _evaluated(of_voxels: Slices, weights: Weights) -> tuple[float, dict[str, float]]:
     """The mean NLL; of the temperatures, the mean and the shares at the bounds."""
     sums = torch.zeros(5, dtype=torch.float64)
-    for logits, labels, image in _slices(batches):
+    for logits, labels, image in of_voxels():
         for x, y, of in _parts(logits, labels, image):
             local = temperatures(x, of, weights)
             inside = local.squeeze(1)[y != IGNORE]
@@ -183,11 +200,11 @@ def _warnings(best_epoch: int, spread: dict[str, float]) -> list[str]:
     return warnings
 
 
-def _slices(batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _slices(batches: Batches, voxels: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """One pass over checked batches, in float32, on the CPU, where the weights are."""
-    for logits, labels, image in checked(batches):
-        _check_image(logits, image)
-        yield logits.detach().float().cpu(), labels.long().cpu(), image.detach().float().cpu()
+    for case in cases(batches, voxels):
+        _check_image(case.log_probs, case.image)
+        yield case.log_probs.float().cpu(), case.labels.cpu(), case.image.detach().float().cpu()
 
 
 def _parts(*of: Tensor) -> Iterator[tuple[Tensor, ...]]:

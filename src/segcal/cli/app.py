@@ -37,12 +37,14 @@ app.add_typer(listing, name="list", help="List what segcal knows.")
 
 Out = Option("--out", "-o", help="The folder to write.")
 Names = list[str] | None
+METRICS = "What orders and leads: main (all voxels), or paper (the paper's four metrics)."
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Again = Annotated[bool, Option("--again", help="Do it again and replace what is there.")]
 Runs = Annotated[list[Path], Argument(help="Evaluated runs, or folders of runs such as a study's.")]
 Published = Annotated[bool, Option("--published", help="Also show the values of the paper.")]
-OnlyWeights = Annotated[str | None, Option(help="Only scores of these weights: best, last.")]
+ByMetrics = Annotated[str, Option("--metrics", help=METRICS)]
+OnlyWeights = Annotated[str | None, Option(help="Only scores of these weights: best, last, nll.")]
 Calibrator = Annotated[str, Option(help="After a fitted calibrator (segcal list calibrators).")]
 
 
@@ -92,12 +94,13 @@ def begin(version: Annotated[bool, Option("--version", help="Print the version."
         raise typer.Exit
 
 
-def show(value: Any, table: Table, as_json: bool) -> None:
-    """Print a result to standard output, as JSON or as a table."""
+def show(value: Any, table: Table, as_json: bool, *more: Table | str) -> None:
+    """Print a result to standard output, as JSON or as a table with more tables and sentences."""
     if as_json:
         print(json.dumps(_without_nan(value), indent=1, ensure_ascii=False))
-    else:
-        console(160).print(table)
+        return
+    for part in (table, *more):
+        console(160).print(part, highlight=False)
 
 
 def console(file_width: int) -> Console:
@@ -122,8 +125,8 @@ def bar(*columns: Any) -> Progress:
 
 
 @contextmanager
-def counting(title: str) -> Iterator[Counter]:
-    """A bar that counts the steps of a task."""
-    with bar(MofNCompleteColumn()) as shown:
+def counting(title: str, column: Any = None) -> Iterator[Counter]:
+    """A bar that counts the steps of a task; `column` shows their number."""
+    with bar(column or MofNCompleteColumn()) as shown:
         task = shown.add_task(title, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+        yield lambda done, total: shown.update(task, completed=done, total=total or None)

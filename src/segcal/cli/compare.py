@@ -11,6 +11,7 @@ from typer import Option
 
 from segcal.cli.app import (
     AsJson,
+    ByMetrics,
     Calibrator,
     Names,
     OnlyWeights,
@@ -23,8 +24,8 @@ from segcal.cli.app import (
 from segcal.types import check_choice
 
 FORMATS = ("terminal", "csv", "markdown", "latex")
-TABLES = "Only this table: discriminative, calibration, ranking, tests, seeds, posthoc, penalty,"
-TABLES += " robustness, backbones or selection. May be repeated."
+TABLES = "Only this table: discriminative, calibration, confidence, reference, ranking, tests,"
+TABLES += " seeds, posthoc, penalty, robustness, backbones or selection. May be repeated."
 ALSO = "Also write every table in every format into this folder."
 
 
@@ -34,6 +35,7 @@ def compare(
     table: Annotated[Names, Option(help=TABLES)] = None,
     format: Annotated[str, Option(help="terminal, csv, markdown or latex.")] = "terminal",
     out: Annotated[Path | None, Option(help=ALSO)] = None,
+    metrics: ByMetrics = "main",
     published: Published = False,
     calibrator: Calibrator = "",
     weights: OnlyWeights = None,
@@ -43,7 +45,7 @@ def compare(
     from segcal.compare import read_results, tables
 
     check_choice("format", format, FORMATS)
-    results = read_results(runs, weights=weights)
+    results = read_results(runs, weights=weights, metrics=metrics)
     made = tables.all_tables(results, table or (), calibrator=calibrator, published=published)
     if format == "csv" or as_json:  # other formats have it among their notes
         for line in tables.failed_note(results.failed):

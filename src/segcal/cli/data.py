@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from segcal.cli.app import AsJson, app, bar, counting, listing, note, show
+from segcal.cli.app import AsJson, app, counting, listing, note, show
 from segcal.types import UserError, check_choice
 
 DATA_SET = "A known data set (segcal list datasets), or a name for your own."
@@ -153,11 +153,8 @@ def phantom(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} is not an empty folder; choose a new one with --to")
     options: dict[str, Any] = {"n_cases": cases, "seed": seed, "size": _numbers(shape, 3)}
-    try:
-        with whole_or_not(to.resolve(), [layout, options]) as partial:
-            write_layout(layout, partial, **options)
-    except RuntimeError:  # SimpleITK does not give the reason
-        raise UserError(f"cannot write to {to}; make room there") from None
+    with whole_or_not(to.resolve(), [layout, options]) as partial:
+        write_layout(layout, partial, **options)
     print(json.dumps({"folder": str(to)}) if as_json else to)
 
 
@@ -176,11 +173,6 @@ def download(
     if row.archive is None:
         where = row.homepage or "segcal prepare phantom (built in)"
         raise UserError(f"{name} has no open address; ask for access at {where}")
-    with bar(DownloadColumn()) as shown:
-        task = shown.add_task(f"downloading {name}", total=None)
-
-        def progress(done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total or None)
-
+    with counting(f"downloading {name}", DownloadColumn()) as progress:
         folder = fetch(*row.archive, to, progress=progress)
     print(json.dumps({"folder": str(folder)}) if as_json else folder)

@@ -26,12 +26,23 @@ def demo(
 
     with Board() as board:
         done = run_demo(out, workers=workers, say=board.say, watch=board)
-    heads = ["method", "chosen", "DSC ↑", "ASD ↓ (mm)", "ECE ↓", "CECE ↓"]
-    heads += ["ECE + TS", "ECE + LTS", "mean case rank"]
-    table = Table(*heads, title="16 test phantoms, means over cases; settings chosen on validation")
+    title = "16 test phantoms, means over cases; settings chosen on validation"
+    table = Table(*map(_head, done.rows[0]), title=title)
     for row in done.rows:
         table.add_row(*(v if isinstance(v, str) else f"{v:.3f}" for v in row.values()))
     outcome = {"methods": done.rows, "summary": done.summary, "report": str(done.report)}
     show(outcome, table, as_json)
     if not as_json:
         print(f"{done.summary}\nThe report: {done.report}")
+
+
+def _head(key: str) -> str:
+    """The head of a column: `DSC ↑` of `dice`, `NLL + TS` of `nll_ts`."""
+    from segcal.calibrators import CALIBRATORS
+    from segcal.metrics import METRICS
+
+    metric, _, calibrator = key.rpartition("_")
+    if calibrator in CALIBRATORS:
+        return f"{METRICS[metric].label} + {CALIBRATORS[calibrator].label}"
+    row = METRICS.get(key)
+    return f"{row.label} {row.arrow}" if row else "mean case rank" if key == "rank" else key

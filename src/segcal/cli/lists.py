@@ -38,10 +38,12 @@ def _verb(family: str) -> None:
 
 
 def _texts(row: Any) -> dict[str, str]:
-    """The label, effect, settings and citation of a row, if it has them."""
+    """The label, effect, voxels, settings and citation of a row, if it has them."""
     texts = {}
-    for name in ("label", "help", "meaning", "settings", "citation"):
+    for name in ("label", "help", "meaning", "voxels", "settings", "citation"):
         value = getattr(row, name, None)
+        if isinstance(value, tuple):
+            value = ", ".join(value)
         if isinstance(value, dict):
             value = ", ".join(f"{key}={default}" for key, default in value.items())
         if value:

@@ -9,7 +9,18 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from segcal.cli.app import AsJson, Names, OnlyWeights, Out, Published, Runs, app, bar, show
+from segcal.cli.app import (
+    AsJson,
+    ByMetrics,
+    Names,
+    OnlyWeights,
+    Out,
+    Published,
+    Runs,
+    app,
+    bar,
+    show,
+)
 
 FILES = Option("--out", "-o", help="The folder; files are DATASET-FIGURE.FORMAT.")
 PAGE = Option("--out", "-o", help="The HTML file to write.")
@@ -21,6 +32,7 @@ def figures(
     out: Annotated[Path, FILES],
     format: Annotated[str, Option(help="svg, pdf or png.")] = "svg",
     figure: Annotated[Names, Option(help="Only this (segcal list figures). Repeatable.")] = None,
+    metrics: ByMetrics = "main",
     weights: OnlyWeights = None,
     as_json: AsJson = False,
 ) -> None:
@@ -28,7 +40,8 @@ def figures(
     from segcal.compare import read_results
     from segcal.figures import save_figures
 
-    rows = save_figures(read_results(runs, weights=weights), out, format=format, keys=figure or ())
+    results = read_results(runs, weights=weights, metrics=metrics)
+    rows = save_figures(results, out, format=format, keys=figure or ())
     table = Table("figure", "shows", "file", title=Text(str(out)))
     for row in rows:
         drawn = bool(row["file"])
@@ -44,6 +57,7 @@ def report(
     out: Annotated[Path, PAGE] = Path("report.html"),
     cases: Annotated[int, Option(min=1, help="How many cases the viewer shows at most.")] = 4,
     no_viewer: Annotated[bool, Option("--no-viewer", help="Leave the slice viewer out.")] = False,
+    metrics: ByMetrics = "main",
     published: Published = False,
     weights: OnlyWeights = None,
     as_json: AsJson = False,
@@ -53,7 +67,7 @@ def report(
     from segcal.report import build_report, check_target, save_report, summaries
 
     check_target(out)
-    results = read_results(runs, weights=weights)
+    results = read_results(runs, weights=weights, metrics=metrics)
     with bar() as shown:
         task = shown.add_task("reading", total=None)
 

@@ -10,23 +10,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.table import Table
 from typer import Argument, Option
 
-from segcal.cli.app import Again, AsJson, Calibrator, Names, Out, app, counting, note, show
+from segcal.cli.app import (
+    Again,
+    AsJson,
+    Calibrator,
+    Names,
+    Out,
+    app,
+    console,
+    counting,
+    note,
+    show,
+)
 
 if TYPE_CHECKING:
     from segcal.config import RunSettings
+    from segcal.conformal import Coverage
+    from segcal.metrics import Metric
+    from segcal.predictors import Predictor
+
+Row = dict[str, Any]
 
 MaybePath = Path | None
 MaybeText = str | None
 
+WEIGHTS_HELP = (
+    "best (by validation Dice, the default), last, or nll (lowest NLL among epochs about as good in"
+    " Dice)."
+)
 MovedData = Annotated[MaybePath, Option(help="The run's data set, if it has moved.")]
 RunFolder = Annotated[Path, Argument(help="The folder of a run or an ensemble.")]
-Weights = Annotated[MaybeText, Option(help="best (by validation Dice, the default) or last.")]
+Weights = Annotated[MaybeText, Option(help=WEIGHTS_HELP)]
 CORRUPT = "Corrupt the images: name:severity (segcal list corruptions). Repeatable."
-CALIBRATORS = "A calibrator (segcal list calibrators); by default ts and lts."
+CALIBRATORS = "A calibrator (segcal list calibrators); by default ts, ts2 and lts."
+VOXELS = (
+    "What fits count: near (within 5 steps between neighbouring voxels of predicted foreground) or"
+    " all voxels; by default near for ts, all for lts and vs. ts2 counts all."
+)
+PLACES = {"near": "near predicted foreground", "all": "all"}
 NOISE = "Gaussian noise of 0, 0.01 ... 0.05."
+LEVEL = "The level of volume intervals, 0.5 to 0.99; by default 0.9, if there are patients enough."
 IMAGES = "Images; channels of a case as name_0000, name_0001 ..."
-MAIN = {"dice": "mean", "asd": "mean", "hd95": "mean", "missed": "mean"}
-MAIN |= {"ece": "all", "cece": "all", "nll": "all"}  # the metrics that are shown, and their class
+# What is shown: the metric, its class, and the voxels.
+MAIN = [(key, "mean", "") for key in ("dice", "assd", "hd95", "missed")]
+MAIN += [(key, "all", "all") for key in ("misplaced", "nll", "volume_ratio")]
+MAIN += [("ece", "all", "near"), ("ece", "all", "reference"), ("ece_perfect", "all", "all")]
 
 
 @app.command(epilog="Example: segcal train cases/hippocampus --loss mbls --set loss.margin=5")
@@ -61,9 +89,11 @@ def train(
     info = run(settings, folder, again=again)
     if info["status"] != "finished":  # of several processes only the first sees the end
         return
-    table = Table("run", "weights", "epoch", "val DSC", "val ECE", "seconds")
-    for name in [name for name in WEIGHTS if name in info]:  # older runs kept one of them
-        scores = [f"{info[name][key]:.4f}" for key in ("val_dice", "val_ece")]
+    shown = {"val_dice": "DSC", "val_nll": "NLL", "val_misplaced": "misplaced"}
+    heads = [f"val {label}" for label in shown.values()]
+    table = Table("run", "weights", "epoch", *heads, "seconds")
+    for name in [name for name in WEIGHTS if name in info]:  # older runs have fewer
+        scores = [f"{info[name][key]:.4f}" if key in info[name] else "" for key in shown]
         table.add_row(str(folder), name, str(info[name]["epoch"]), *scores, str(info["seconds"]))
     show(info | {"folder": str(folder)}, table, as_json)
 
@@ -99,66 +129,145 @@ def evaluate(
     if noise_series:
         for severity in CORRUPTIONS["gaussian_noise"].severities:
             kinds.append(f"gaussian_noise:{severity:g}" if severity else "")
-    tables = {}
+    tables: dict[str, list[Row]] = {}
+    held: dict[str, dict[str, Coverage]] = {}
     for kind in kinds or [""]:
         options: dict[str, Any] = {"split": split, "corruption": kind, "calibrator": calibrator}
         with counting(f"{run.name} {split} {kind}".strip()) as progress:
             options |= {"seed": seed, "again": again, "progress": progress}
-            tables[kind or "clean"] = score(predictor, **options)
+            tables[kind or "clean"] = rows = score(predictor, **options)
+        held[kind or "clean"] = _coverage(predictor, rows, calibrator)
     after = f", after {calibrator}" if calibrator else ""
     source = f"{run.name}, {predictor.weights} weights, {split} split{after}"
-    _show_scores(source, tables, as_json)
+    _show_scores(source, tables, held, as_json)
 
 
 @app.command(epilog="Example: segcal calibrate runs/mbls --with ts --with lts")
 def calibrate(
     run: RunFolder,
     names: Annotated[Names, Option("--with", help=CALIBRATORS)] = None,
+    voxels: Annotated[MaybeText, Option(help=VOXELS)] = None,
+    level: Annotated[float | None, Option(help=LEVEL)] = None,
     weights: Weights = None,
     data: MovedData = None,
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit post-hoc calibrators on the validation split, and add their test scores."""
+    """Fit post-hoc calibrators and volume intervals on the validation split; score them on test."""
     from segcal.fitting import calibrate as fit
     from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
+    from segcal.scoring.volumes import lacking
 
     predictor = open_predictor(run, weights=weights, data=data)
-    wanted = names or ["ts", "lts"]
+    wanted = names or ["ts", "ts2", "lts"]
     with counting(f"calibrating {run.name}") as progress:
-        facts = fit(predictor, wanted, again=again, progress=progress)
+        facts = fit(predictor, wanted, voxels=voxels, level=level, again=again, progress=progress)
     for name, fact in facts.items():
         for line in fact["warnings"]:
             note(f"{name}: {line}", "warning")
-    tables = {name or "before": score(predictor, calibrator=name) for name in ("", *wanted)}
-    _show_scores(f"{run.name}, {predictor.weights} weights, test split", tables, as_json, facts)
+    fitted = _temperatures(facts)
+    if fitted.row_count and not as_json:
+        console(160).print(fitted)
+    tables: dict[str, list[Row]] = {}
+    held: dict[str, dict[str, Coverage]] = {}
+    for name in ("", *wanted):
+        tables[name or "before"] = rows = score(predictor, calibrator=name)
+        held[name or "before"] = _coverage(predictor, rows, name)
+    if not held["before"] and (lack := lacking(predictor)):
+        note(lack, "warning")
+    source = f"{run.name}, {predictor.weights} weights, test split"
+    _show_scores(source, tables, held, as_json, facts)
 
 
-def _show_scores(source: str, tables: Mapping[str, Any], as_json: bool, facts: Any = None) -> None:
-    """Means over cases of the main metrics of a source, a row per table."""
+def _temperatures(facts: Mapping[str, Any]) -> Table:
+    """The temperatures of `ts` and `ts2`, each with its interval over patients."""
+    table = Table("", "voxels", "temperature", "95 % interval", title="fitted on validation cases")
+    for name, fact in facts.items():
+        rows = []
+        if name == "ts":
+            rows.append((PLACES[fact["voxels"]], fact["temperature"], fact.get("interval")))
+            if fact["voxels"] == "near":
+                every = fact["over_all"]
+                rows.append(("all, not applied", every["temperature"], every["interval"]))
+        elif name == "ts2":
+            near = f"up to {fact['radius']} steps from predicted foreground"
+            rows.append((near, fact["near"], fact["near_interval"]))
+            far = f"{fact['radius'] + 3} steps or further, joined between"
+            rows.append((far, fact["far"], fact["far_interval"]))
+        for place, temperature, interval in rows:
+            ends = "none" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+            table.add_row(name, place, f"{temperature:.3f}", ends)
+    return table
+
+
+def _coverage(predictor: Predictor, rows: list[Row], calibrator: str) -> dict[str, Coverage]:
+    """For how many patients the volume interval of each class held; nothing without a fit."""
+    from segcal.scoring.volumes import class_coverage, load_guarantee, patients_of
+
+    guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
+    return class_coverage(rows, guarantee, patients_of(predictor)) if guarantee else {}
+
+
+def _show_scores(
+    source: str,
+    tables: Mapping[str, list[Row]],
+    held: Mapping[str, Mapping[str, Coverage]],
+    as_json: bool,
+    facts: Any = None,
+) -> None:
+    """The main metrics of a source, a row per table; coverage of volumes.
+
+    Means over cases; expected over true volume is of all cases together, as in comparisons."""
     from segcal.metrics import METRICS
 
     regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
     title = f"{source}: mean over cases" + ", overlap and distances of regions" * regions
-    table = Table("", *(f"{METRICS[key].label} {METRICS[key].arrow}" for key in MAIN), title=title)
-    values: dict[str, dict[str, float]] = {}
+    heads = [_head(METRICS[key], voxels) for key, _, voxels in MAIN]
+    table = Table("", *heads, title=title)
+    values: dict[str, dict[str, Any]] = {}
     for name, rows in tables.items():
         values[name] = {}
-        for key, kind in MAIN.items():
-            is_region = regions and kind == "mean"
-            values[name][key] = _mean(rows, key, "mean (region)" if is_region else kind)
+        for key, of, voxels in MAIN:
+            kind = "mean (region)" if regions and of == "mean" else of
+            shown = f"{key} {voxels}" if key == "ece" else key
+            together = key == "volume_ratio"
+            values[name][shown] = _ratio(rows) if together else _mean(rows, key, kind, voxels)
         table.add_row(name, *(f"{value:.4g}" for value in values[name].values()))
-    show(values if facts is None else {"scores": values, "fits": facts}, table, as_json)
+    lines = []
+    for name, classes in held.items():
+        if classes:
+            values[name]["coverage"] = {kind: each.values() for kind, each in classes.items()}
+        before = f"{name}, " if len(held) > 1 else ""
+        lines += [f"{before}{kind}: {each.sentence()}" for kind, each in classes.items()]
+    show(values if facts is None else {"scores": values, "fits": facts}, table, as_json, *lines)
 
 
-def _mean(rows: list[dict[str, Any]], metric: str, kind: str) -> float:
-    values = []
+def _head(metric: Metric, voxels: str) -> str:
+    """The head of a column; of several sets of voxels it names its own."""
+    if metric.label.endswith("if perfect"):
+        return metric.label
+    several = metric.label == "ECE"
+    arrow = "" if several and voxels == "reference" else metric.arrow  # no value is better
+    return " ".join(filter(None, (metric.label, voxels if several else "", arrow)))
+
+
+def _mean(rows: list[dict[str, Any]], metric: str, kind: str, voxels: str) -> float:
+    values, wanted = [], (metric, kind, voxels)
     for row in rows:
-        wanted = (row["metric"], row["class"]) == (metric, kind) and row["case"] != "pooled"
-        if wanted and not math.isnan(row["value"]):
+        there = (row["metric"], row["class"], row["voxels"]) == wanted and row["case"] != "pooled"
+        if there and not math.isnan(row["value"]):
             values.append(row["value"])
     return sum(values) / len(values) if values else math.nan
+
+
+def _ratio(rows: list[Row]) -> float:
+    """Expected over true volume of all foreground in all cases."""
+    true, expected = 0.0, 0.0
+    for row in rows:
+        true += row["value"] if row["metric"] == "true_ml" else 0.0
+        expected += row["value"] if row["metric"] == "expected_ml" else 0.0
+    return expected / true if true else math.nan
 
 
 @app.command(epilog="Example: segcal predict runs/mbls scan.nii.gz --out predictions")
@@ -180,18 +289,29 @@ def predict(
     options: dict[str, Any] = {"calibrator": calibrator, "probabilities": probabilities}
     with counting("predicting") as progress:
         summaries = apply(predictor, images, out, again=again, progress=progress, **options)
-    columns = ("ml", "expected ml", "90 % interval", "mean confidence", "unsure share")
-    table = Table("case", "class", *columns)
+    levels = {row.get("level") for about in summaries.values() for row in about["classes"].values()}
+    columns = [f"{100 * level:.3g} % interval" for level in levels if level]
+    table = Table("case", "class", "ml", "expected ml", *columns)
+    about_cases = Table("case", "mean confidence", "unsure share")
     for name, summary in summaries.items():
-        case = [summary["mean_confidence"], summary["unsure_share"]]
         for kind, row in summary["classes"].items():
-            low, high = row["interval_90_ml"]
-            values = [row["ml"], row["expected_ml"], f"{low} to {high}", *case]
-            table.add_row(name, kind, *map(str, values))
+            values = [_short(row["ml"]), _short(row["expected_ml"])]
+            if "interval_ml" in row:
+                values.append(" to ".join(map(_short, row["interval_ml"])))
+            table.add_row(name, kind, *values)
+        sure = summary["mean_confidence"], summary["unsure_share"]
+        about_cases.add_row(name, *("—" if value is None else str(value) for value in sure))
         if summary.get("unseen_share"):
             share = f"{100 * summary['unseen_share']:.2g} %"
             note(f"{name}: the network did not look at {share} of the image; confidence is 0 there")
-    show(summaries, table, as_json)
+    if not columns:
+        note("volumes have no interval; segcal calibrate fits one on the validation patients")
+    show(summaries, table, as_json, about_cases)
+
+
+def _short(value: float) -> str:
+    """A number with four digits: 0.001234, 12350."""
+    return f"{float(f'{value:.4g}'):.10g}"
 
 
 @app.command(epilog="Example: segcal ensemble runs/s0 runs/s1 runs/s2 --out runs/ensemble")
@@ -200,7 +320,7 @@ def ensemble(
     out: Annotated[Path, Out],
     average: Annotated[str, Option(help="Average probs, or logits as in nnU-Net.")] = "probs",
     calibrator: Annotated[str, Option(help="Calibrate each run with it before averaging.")] = "",
-    weights: Annotated[str, Option(help="The weights of the runs: best or last.")] = "best",
+    weights: Annotated[str, Option(help="The weights of the runs: best, last or nll.")] = "best",
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:

@@ -69,10 +69,13 @@ def study(
 
 
 def _outcome_table(done: Mapping[str, Any]) -> Table:
-    heads = ("method", "weights", "tried: validation DSC", "chosen", "runs")
+    heads = ("method", "weights", "tried: validation DSC (NLL)", "chosen", "runs")
     table = Table(*heads, title=done["out"])
     for row in done["contenders"]:
-        tried = [f"{text or 'as is'}: {_number(dice)}" for text, dice in row["tried"].items()]
+        tried = []
+        for text, dice in row["tried"].items():
+            with_nll = f" ({row['nll'][text]:.4f})" if text in row["nll"] else ""
+            tried.append(f"{text or 'as is'}: {_number(dice)}{with_nll}")
         chosen = "none finished" if row["chosen"] is None else row["chosen"] or "as is"
         n_runs = str(len(row["runs"]))
         table.add_row(row["label"], row["weights"], ", ".join(tried), chosen, n_runs)

@@ -1,8 +1,8 @@
 """Finished runs read together: contenders, the setting that each is compared with, and scores.
 
 Runs that differ only in seed, fold or a setting that the paper tunes are one *contender*. In each
-fold it is compared with the setting that has the best mean validation Dice; test cases do not take
-part in the choice. Tables, ranks and figures are functions of `Results`."""
+fold it is compared with the setting that validation chooses; test cases do not take part in the
+choice. Tables, ranks and figures are functions of `Results`."""
 
 from segcal.compare.contenders import Contender
 from segcal.compare.names import MAIN_NETWORK, Settings, network_label, setting_text

@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 
 from segcal.compare.contenders import Contender
+from segcal.compare.metric_sets import MetricSet
 from segcal.config import Machine, Training
 from segcal.folders import COLUMNS, is_study
 from segcal.metrics import METRICS
 from segcal.types import UserError
-
-NEEDED = {"dice": "mean", "asd": "mean", "ece": "all", "cece": "all"}  # of every test case
 
 
 def check_finished(folder: Path, info: Mapping[str, Any]) -> None:
@@ -103,16 +102,21 @@ def check_cases(rows: pd.DataFrame, contenders: Sequence[Contender]) -> None:
             raise UserError(f"{both} were scored on different test cases; {remedy}")
 
 
-def check_values(rows: pd.DataFrame) -> None:
-    """Every chosen run must have the main metrics of every test case, and some values."""
+def check_values(rows: pd.DataFrame, metrics: MetricSet) -> None:
+    """Every chosen run must have the metrics that lead of every test case, and some values."""
     for (_, name), part in rows.groupby(["contender", "run"]):
         n_cases = part["case"].nunique()
-        for metric, kind in NEEDED.items():
-            label = METRICS[metric].label
+        for metric in metrics.lead:
+            label, is_calibration = METRICS[metric].label, METRICS[metric].of == "bins"
+            kind = "all" if is_calibration else "mean"
             values = part.loc[(part["metric"] == metric) & (part["class"] == kind), "value"]
             if len(values) < n_cases:
                 lacking = f"{name} lacks {label} of some test cases"
-                raise UserError(f"{lacking}; run segcal evaluate --again on it")
-            if metric in ("dice", "ece") and values.isna().all():
+                remedy = "run segcal evaluate --again on it"
+                if metrics.key == "main" and not len(values) and metric != "dice":
+                    lacking = f"{name} was scored by an older version, without {label}"
+                    remedy += ", or compare by the paper's metrics (--metrics paper)"
+                raise UserError(f"{lacking}; {remedy}")
+            if metric in ("dice", *metrics.decide) and values.isna().all():
                 lacking = f"{name} has no value of {label} in any test case"
                 raise UserError(f"{lacking}; look at its predictions")

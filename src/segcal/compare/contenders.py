@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from segcal.choice import DEFAULT, Validated, choose
 from segcal.compare import names
 from segcal.compare.names import MAIN_NETWORK, Settings, setting_text
 from segcal.folders import WEIGHTS
@@ -22,6 +23,7 @@ from segcal.types import UserError
 Infos = Mapping[str, Mapping[str, Any]]  # the content of each run's record
 Tried = Mapping[Settings, Sequence[str]]  # the runs of each setting
 IGNORED = ("name", "ignore_index")  # keys of the loss table that are no settings of a method
+DECIDING = ("val_dice", "val_dice_se", "val_nll")  # the facts that choose a setting
 ENSEMBLE = {"average": "probs", "calibrator": ""}  # the defaults of an ensemble's settings
 
 
@@ -44,8 +46,9 @@ class Contender(Identity):
     chosen: Mapping[int, Settings]  # by each fold
     runs: tuple[str, ...]  # of the chosen settings: one per seed and fold
     tried: Mapping[Settings, float]  # every setting with its mean validation Dice
+    tried_nll: Mapping[Settings, float]  # and with its mean validation NLL; not of older runs
     runs_tried: Mapping[Settings, tuple[str, ...]]
-    shows_last: bool = False  # whether names say that the weights are of the last epoch
+    shows_weights: bool = False  # whether names say which weights these are
 
     @property
     def key(self) -> str:
@@ -70,17 +73,22 @@ class Contender(Identity):
     @property
     def _ending(self) -> tuple[str, str]:
         ensemble = f"ensemble of {self.members}" if self.members > 1 else ""
-        return "last epoch" if self.shows_last else "", ensemble
+        return names.WEIGHTS_LABELS[self.weights] if self.shows_weights else "", ensemble
 
 
 def contenders_of(
-    runs: Infos, scored: Mapping[str, set[str]], *, weights: str | None, complete: bool
+    runs: Infos,
+    scored: Mapping[str, set[str]],
+    *,
+    weights: str | None,
+    complete: bool,
+    rule: str,
 ) -> tuple[Contender, ...]:
     """The contenders of some runs, in the order of `LOSSES`, the main network first.
 
     `scored` are the weights of each run that have test scores; weights without any are left out,
     unless the runs have no scores at all. Unless the study was `complete`, settings that lack a
-    seed are left out of their fold."""
+    seed are left out of their fold. `rule` is one of `CHOICES`."""
     groups: dict[Identity, dict[str, dict[Settings, list[str]]]] = {}
     with_scores = set()
     for run, info in runs.items():
@@ -105,9 +113,9 @@ def contenders_of(
     for identity, w in sorted(compared, key=lambda pair: _place(datasets, *pair)):
         fields = asdict(identity) | {
             "weights": w,
-            "shows_last": w == "last" and (several or weights == "last"),
+            "shows_weights": w != WEIGHTS[0] and (several or weights == w),
         }
-        fields |= _choice(identity.method, groups[identity][w], runs, w, complete)
+        fields |= _choice(identity.method, groups[identity][w], runs, w, complete, rule)
         contenders.append(Contender(**fields))
     return tuple(contenders)
 
@@ -142,8 +150,10 @@ def _place(datasets: Sequence[str], identity: Identity, weights: str) -> tuple[A
     return (*place, identity.members, setting_text(identity.variant), weights)
 
 
-def _choice(method: str, tried: Tried, runs: Infos, weights: str, complete: bool) -> dict[str, Any]:
-    """The setting that each fold chooses: the best mean validation Dice over seeds."""
+def _choice(
+    method: str, tried: Tried, runs: Infos, weights: str, complete: bool, rule: str
+) -> dict[str, Any]:
+    """The setting that each fold chooses by a rule, from means over seeds."""
     chosen: dict[int, Settings] = {}
     chosen_runs: set[str] = set()
     kept: set[str] = set()
@@ -152,9 +162,7 @@ def _choice(method: str, tried: Tried, runs: Infos, weights: str, complete: bool
         most = 0 if complete else max(map(len, settings_run.values()))
         here = {settings: same for settings, same in settings_run.items() if len(same) >= most}
         _check_repeats(method, here, runs, weights)
-        means = mean_dice(here, runs, weights)
-        # The first of equals, and NaN only if all are.
-        chosen[fold] = max(means, key=lambda key: np.nan_to_num(means[key], nan=-1.0))
+        chosen[fold] = chosen_setting(validated(here, runs, weights), rule)
         chosen_runs.update(here[chosen[fold]])
         kept.update(*here.values())
     runs_tried = {}
@@ -162,7 +170,10 @@ def _choice(method: str, tried: Tried, runs: Infos, weights: str, complete: bool
         if left := tuple(run for run in same if run in kept):
             runs_tried[settings] = left
     choice: dict[str, Any] = {"chosen": chosen, "runs_tried": runs_tried}
-    choice["tried"] = mean_dice(runs_tried, runs, weights)
+    means = validated(runs_tried, runs, weights)
+    choice["tried"] = {settings: scores.dice for settings, scores in means.items()}
+    nlls = {settings: scores.nll for settings, scores in means.items()}
+    choice["tried_nll"] = {key: nll for key, nll in nlls.items() if not math.isnan(nll)}
     return choice | {"runs": tuple(run for run in runs if run in chosen_runs)}
 
 
@@ -176,13 +187,33 @@ def by_fold(tried: Tried, infos: Infos) -> dict[int, dict[Settings, list[str]]]:
     return dict(sorted(folds.items()))
 
 
-def mean_dice(tried: Tried, infos: Infos, weights: str) -> dict[Settings, float]:
-    """The mean validation Dice of each setting; NaN if its runs have none."""
+def validated(tried: Tried, infos: Infos, weights: str) -> dict[Settings, Validated]:
+    """The validation scores of each setting, means over its runs; NaN if they have none.
+
+    Seeds share the validation cases. The standard error of their mean Dice is at most the mean of
+    their standard errors (the triangle inequality), and equal to it if all seeds rise and fall
+    together from case to case. It is not divided by the number of seeds: more of them do not make
+    more cases."""
     means = {}
     for settings, same in tried.items():
-        values = [infos[run].get(weights, {}).get("val_dice", math.nan) for run in same]
-        means[settings] = float(np.mean(values))
+        rows = [infos[run].get(weights, {}) for run in same]
+        values = [[row.get(key, math.nan) for row in rows] for key in DECIDING]
+        means[settings] = Validated(*(float(np.mean(each)) for each in values))
     return means
+
+
+def chosen_setting(scores: Mapping[Settings, Validated], rule: str) -> Settings:
+    """The setting that a rule chooses; by Dice if some, being older, have no NLL."""
+    known = not any(math.isnan(value.nll) for value in scores.values())
+    return choose(scores, rule if known else "dice")
+
+
+def rule_of(runs: Infos, recorded: str | None) -> str:
+    """The rule for some runs: that of their study, or NLL if all of them have it, else Dice."""
+    if recorded is not None:
+        return recorded
+    facts = [info[weights] for info in runs.values() for weights in WEIGHTS if weights in info]
+    return DEFAULT if facts and all("val_nll" in row for row in facts) else "dice"
 
 
 def _check_repeats(method: str, tried: Tried, runs: Infos, weights: str) -> None:

@@ -13,6 +13,7 @@ Settings = tuple[tuple[str, Any], ...]
 """Names and values of settings, sorted by name: `(("margin", 5.0),)`."""
 
 MAIN_NETWORK = "unet"  # names leave it out
+WEIGHTS_LABELS = {"best": "best epoch", "last": "last epoch", "nll": "lowest NLL"}
 
 
 def setting_text(settings: Settings, sign: str = "=") -> str:

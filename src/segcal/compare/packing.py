@@ -26,7 +26,7 @@ def pack(paths: Sequence[Path], to: Path) -> dict[str, Any]:
     if len(studies) > 1:
         both = f"{studies[0]} and {studies[1]}"
         raise UserError(f"{both} are two studies; pack each into a folder of its own")
-    results = read_results(paths)
+    results = read_results(paths, metrics="paper")
     names = {name: Path(name).name for name in results.runs}
     if len(set(names.values())) < len(names):
         raise UserError("two of the runs have folders of the same name; pack them one by one")
@@ -40,7 +40,11 @@ def pack(paths: Sequence[Path], to: Path) -> dict[str, Any]:
         for name, info in results.runs.items():
             source, known = Path(info["folder"]), info["data"].get("patients")
             record = _without_paths(folders.read_run(source))
-            record["data"]["patients"] = known and {case: numbers[p] for case, p in known.items()}
+            # A case with the name of its patient is not in the map.
+            of_run = results.scores["dataset"] == info["data"]["name"]
+            same = set((known or {}).values()).intersection(results.scores.loc[of_run, "case"])
+            known = known and dict.fromkeys(sorted(same)) | known
+            record["data"]["patients"] = known and {c: numbers[p or c] for c, p in known.items()}
             folders.copy_packed(source, folders.cell_folder(partial, names[name]), record)
         records = _without_paths(folders.study_records(studies[0])) if studies else {}
         chosen = list(dict.fromkeys(run for c in results.contenders for run in c.runs))

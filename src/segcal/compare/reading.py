@@ -10,17 +10,26 @@ import pandas as pd
 
 from segcal import folders
 from segcal.compare import checks
-from segcal.compare.contenders import Contender, contenders_of
+from segcal.compare.contenders import Contender, contenders_of, rule_of
+from segcal.compare.metric_sets import metric_set
 from segcal.compare.records import Results
 from segcal.types import UserError, check_choice
 
 
 def read_results(
-    paths: Sequence[Path], *, scored: bool = True, weights: str | None = None
+    paths: Sequence[Path],
+    *,
+    scored: bool = True,
+    weights: str | None = None,
+    choose: str | None = None,
+    metrics: str = "main",
 ) -> Results:
     """Read runs, or folders of runs such as a study's; refuse what cannot be compared.
 
-    `scored` asks for test scores. `weights` reads one kind of weights alone."""
+    `scored` asks for test scores. `weights` reads one kind of weights alone. `choose` is the rule
+    by which validation chooses settings, if not that of the study. `metrics` is the set that
+    orders: `main`, or `paper` for the metrics of the paper."""
+    lead = metric_set(metrics)
     if weights is not None:
         check_choice("weights", weights, folders.WEIGHTS)
     failed = {}
@@ -36,7 +45,9 @@ def read_results(
     trained = {info["folder"] for info in runs.values()}
     left_out = {Path(folder).name: why for folder, why in failed.items() if folder not in trained}
     complete = not left_out
-    contenders = contenders_of(runs, weights_scored, weights=weights, complete=complete)
+    rule = rule_of(runs, choose or _recorded_rule(paths))
+    how: dict[str, Any] = {"weights": weights, "complete": complete, "rule": rule}
+    contenders = contenders_of(runs, weights_scored, **how)
     if scored:
         unscored = {}  # chosen runs whose scoring failed; no other setting may be compared instead
         for c in contenders:
@@ -50,12 +61,22 @@ def read_results(
         left_out |= unscored
     checks.check_datasets(contenders)
     _assign(scores, contenders)
-    results = Results(scores, contenders, runs, left_out)
+    results = Results(scores, contenders, runs, left_out, rule, lead)
     if scored:
         results.require(contenders, calibrator="")
         checks.check_cases(results.rows(), contenders)
-        checks.check_values(results.rows())
+        checks.check_values(results.rows(), lead)
     return results
+
+
+def _recorded_rule(paths: Sequence[Path]) -> str | None:
+    """The rule of the studies that runs are in; only studies of one rule are compared."""
+    rules = {rule: folder for folder in paths if (rule := folders.study_choice(folder))}
+    if len(rules) > 1:
+        (a, one), (b, other) = rules.items()
+        remedy = f"carry out one of them again with --set choose={b}"
+        raise UserError(f"{one} chose settings by {a} and {other} by {b}; {remedy}")
+    return next(iter(rules), None)
 
 
 def _runs(paths: Sequence[Path], failed: Mapping[str, str]) -> dict[str, dict[str, Any]]:

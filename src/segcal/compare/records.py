@@ -13,13 +13,13 @@ import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare.contenders import Contender
+from segcal.compare.metric_sets import METRIC_SETS, MetricSet
 from segcal.compare.names import MAIN_NETWORK
-from segcal.folders import read_bins
+from segcal.folders import WEIGHTS, read_bins
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
 from segcal.types import UserError, check_choice
 
-DEFAULT_VOXELS = ("reference", "")  # of calibration scores, and of the others
 CONDITION = ["split", "corruption", "calibrator"]
 
 
@@ -31,6 +31,8 @@ class Results:
     contenders: tuple[Contender, ...]  # in the order of `LOSSES`, the main network first
     runs: Mapping[str, dict[str, Any]]  # records, with their "folder"
     failed: Mapping[str, str] = field(default_factory=dict)  # cells that are left out, and why
+    choose: str = "dice"  # the rule of `CHOICES` by which validation chose settings
+    metrics: MetricSet = METRIC_SETS["main"]  # those that order and lead
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -56,9 +58,10 @@ class Results:
             same = [o for o in everything if o.method == c.method and o.network == c.network]
             same = [o for o in same if o.members == c.members]
             defaults = [o for o in same if not o.variant] or same
-            best = [o for o in defaults if o.variant == c.variant and o.weights == "best"]
-            if there and c in (best or defaults):
-                main.append(c)
+            if there and c in defaults:
+                kinds = [o.weights for o in defaults if o.variant == c.variant]
+                if c.weights == min(kinds, key=WEIGHTS.index):
+                    main.append(c)
         return tuple(main)
 
     def data(self, dataset: str) -> Any:
@@ -81,7 +84,7 @@ class Results:
     def rows(self, **condition: str) -> pd.DataFrame:
         """The rows of the chosen runs under a condition (`split`, `corruption`, `calibrator`).
 
-        Pooled scores are left out, and calibration scores of other than reference voxels."""
+        Pooled scores are left out, and calibration scores over other voxels than `metrics` says."""
         return self._parts[len(CONDITION)].get(_under(**condition), self.scores.iloc[:0])
 
     @cached_property
@@ -90,33 +93,59 @@ class Results:
 
         Tables ask for the same parts many times; to search by text takes most of their time."""
         used = self.scores["chosen"] & (self.scores["case"] != "pooled")
-        rows = self.scores[used & self.scores["voxels"].isin(DEFAULT_VOXELS)]
+        rows = self.scores[used]
+        voxels = {key: self.metrics.voxels_of(key) for key in METRICS}  # not of volumes in ml
+        default = rows["voxels"] == rows["metric"].map(voxels)
         parts = {}
-        for columns in (CONDITION, [*CONDITION, "dataset", "metric", "class"]):
-            groups = rows.groupby(columns)
+        for columns in (CONDITION, [*CONDITION, "dataset", "metric", "class", "voxels"]):
+            groups = (rows[default] if columns is CONDITION else rows).groupby(columns)
             parts[len(columns)] = {tuple(map(str, key)): part for key, part in groups}
         return parts
 
-    def per_case(self, dataset: str, metric: str, kind: str, **condition: str) -> pd.DataFrame:
+    def per_case(
+        self, dataset: str, metric: str, kind: str, *, voxels: str = "", **condition: str
+    ) -> pd.DataFrame:
         """Values of a metric: a row per case, a column per contender that has them in all its runs.
 
-        Means over seeds; NaN where there is no value. A surface distance has none if one seed, or
-        for the mean over classes one class, missed or invented the object: otherwise missing it
-        would look like success. If some seeds rightly leave out an object that others invent, with
-        a Dice of 0, they count as 1 in the mean."""
-        table = self._mean_over_seeds(dataset, metric, kind, condition)
+        `voxels` names the set of a calibration score, if not that of `metrics`. Means over seeds;
+        NaN where there is no value. A surface distance has none if one seed, or for the mean over
+        classes one class, missed or invented the object: otherwise missing it would look like
+        success. If some seeds rightly leave out an object that others invent, with a Dice of 0,
+        they count as 1 in the mean."""
+        table = self._mean_over_seeds(dataset, metric, kind, condition, voxels)
         if METRICS[metric].of == "surfaces" and metric != "missed":
             table = table.mask(self._mean_over_seeds(dataset, "missed", kind, condition) > 0)
         return table
 
-    def _mean_over_seeds(
-        self, dataset: str, metric: str, kind: str, condition: Mapping[str, str]
+    def volumes(
+        self, dataset: str, name: str, kinds: Sequence[str], **condition: str
     ) -> pd.DataFrame:
-        key = (*_under(**condition), dataset, metric, kind)
+        """Volumes in ml, such as `true_ml`, of some classes together: per case and contender."""
+        total: Any = 0
+        for kind in kinds:
+            key = (*_under(**condition), dataset, name, kind, "")
+            rows = self._parts[len(key)].get(key, self.scores.iloc[:0])
+            total += self._table(dataset, rows)
+        return total
+
+    def _mean_over_seeds(
+        self,
+        dataset: str,
+        metric: str,
+        kind: str,
+        condition: Mapping[str, str],
+        voxels: str = "",
+    ) -> pd.DataFrame:
+        voxels = voxels or self.metrics.voxels_of(metric)
+        key = (*_under(**condition), dataset, metric, kind, voxels)
         rows = self._parts[len(key)].get(key, self.scores.iloc[:0])
         if METRICS[metric].of == "confusion":
             best = rows.groupby(["case", "contender"])["value"].transform("max")  # over seeds
             rows = rows.assign(value=rows["value"].mask(rows["value"].isna() & (best == 0), 1.0))
+        return self._table(dataset, rows)
+
+    def _table(self, dataset: str, rows: pd.DataFrame) -> pd.DataFrame:
+        """Means over seeds, of the contenders that have rows in all their runs."""
         table = rows.groupby(["case", "contender"])["value"].mean().unstack("contender")
         scored = _scored(rows)
         return table[[c.key for c in self.on(dataset) if _missing(c, scored) == []]]
@@ -144,15 +173,17 @@ class Results:
         rows = self.scores[self.scores["dataset"] == dataset]
         return rows.drop_duplicates("case").set_index("case")["patient"]
 
-    def bins(self, contender: Contender, **condition: str) -> dict[str, Any]:
+    def bins(self, contender: Contender, *, voxels: str = "", **condition: str) -> dict[str, Any]:
         """Reliability bins, seeds and folds added: arrays under `top` (B,) and `per_class` (K, B).
 
-        Also `mean_logits` (true class, logit), `voxels` per true class, and the `classes`."""
+        Of a set of voxels, by default that of `metrics`. Also `bands`, `mean_logits` (true class,
+        logit), `voxels` per true class, and the `classes`."""
         wanted = dict(zip(CONDITION, _under(**condition), strict=True))
         total: dict[str, Any] = {}
         for run in contender.runs:
             root = Path(self.runs[run]["folder"])
-            part = _bins_of(run, root, wanted | {"weights": contender.weights})
+            condition = wanted | {"weights": contender.weights}
+            part = _bins_of(run, root, condition, voxels or self.metrics.voxels)
             total = _added(total, part) if total else part
         logits = total["mean_logits"] / np.maximum(total["voxels"], 1)[:, None]
         return total | {"mean_logits": logits, "classes": self.classes(contender.dataset)}
@@ -170,14 +201,19 @@ def _under(split: str = "test", corruption: str = "", calibrator: str = "") -> t
     return split, corruption, calibrator
 
 
-def _bins_of(run: str, root: Path, condition: Mapping[str, str]) -> dict[str, Any]:
+def _bins_of(run: str, root: Path, condition: Mapping[str, str], voxels: str) -> dict[str, Any]:
     """A run's bins under a condition as arrays; mean logits times voxels, so that they add."""
     for entry in read_bins(root):
         if all(entry.get(key) == value for key, value in condition.items()):
-            voxels = np.array(entry["voxels"], dtype=float)
-            part = {"voxels": voxels, "mean_logits": entry["mean_logits"] * voxels[:, None]}
-            for kind in ("top", "per_class", "fine"):
-                for name, values in entry.get(kind, {}).items():
+            n_voxels = np.array(entry["voxels"], dtype=float)
+            part = {"voxels": n_voxels, "mean_logits": entry["mean_logits"] * n_voxels[:, None]}
+            sums = entry["sets"].get(voxels)
+            if sums is None:
+                lacks = f"the bins of {run} are of reference voxels alone, not of {voxels} ones"
+                raise UserError(f"{lacks}; run segcal evaluate --again on it")
+            sums = sums | {"bands": entry.get("bands", {})}
+            for kind in ("top", "per_class", "fine", "bands"):
+                for name, values in sums.get(kind, {}).items():
                     part.setdefault(kind, {})[name] = np.array(values, dtype=float)
             return part
     missing = ", ".join(f"{key} {value}" for key, value in condition.items() if value)

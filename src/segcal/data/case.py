@@ -12,20 +12,27 @@ from numpy.typing import NDArray
 
 from segcal.data.catalog import Recipe, Source
 from segcal.data.images import Grid, companions, from_array, on_grid, read_channels, read_single
+from segcal.data.orientation import slices_first
 from segcal.data.readers import RawCase
 from segcal.folders import IGNORED, array_path
 from segcal.folders.files import fingerprint, sha256
 from segcal.types import UserError
 
 
-def prepare_case(
-    raw: RawCase, source: Source, recipe: Recipe, orientation: str | None, root: Path, folder: Path
-) -> dict[str, Any]:
-    """Write the image and label arrays into `folder`; return the case's record for `cases.json`."""
+def source_marks(raw: RawCase, root: Path) -> dict[str, Any]:
+    """The fingerprints of a case's files, and of the files that they point to."""
     marks = {}
     for path in (*raw.images, *raw.labels):
         for part in (path, *companions(path)):
             marks[str(part.relative_to(root))] = fingerprint(part)
+    return marks
+
+
+def prepare_case(
+    raw: RawCase, source: Source, recipe: Recipe, orientation: str | None, root: Path, folder: Path
+) -> dict[str, Any]:
+    """Write the image and label arrays into `folder`; return the case's record for `cases.json`."""
+    marks = source_marks(raw, root)
     images = read_images(raw.images, source.channels)
     label = _label(raw, source)
     original = Grid.of(images[0])
@@ -139,27 +146,16 @@ def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Imag
     if orientation is not None and Grid.of(image).orientation != orientation:
         image = sitk.DICOMOrient(image, orientation)
     if axis:
-        order = [0, 1, 2]  # x, y, z; array axis 0 is z
-        order.append(order.pop(2 - axis))
-        image = sitk.PermuteAxes(image, order)
+        image = sitk.PermuteAxes(image, slices_first((2, 1, 0), axis)[::-1])
     return image
 
 
 def target_grid(grid: Grid, recipe: Recipe) -> Grid:
     """The grid that a recipe (in the order of a file's array) asks for, from the turned grid."""
     if recipe.spacing is not None:
-        grid = grid.with_spacing(_turned(recipe.spacing, recipe.axis)[::-1])
+        grid = grid.with_spacing(slices_first(recipe.spacing, recipe.axis)[::-1])
     if recipe.size is not None:
         grid = grid.with_size((recipe.size[1], recipe.size[0], grid.size[2]))
     if recipe.crop is not None:
-        grid = grid.centred(_turned(recipe.crop, recipe.axis)[::-1])
+        grid = grid.centred(slices_first(recipe.crop, recipe.axis)[::-1])
     return grid
-
-
-def _turned(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
-    """The slicing axis first, as `oriented` puts it.
-
-    >>> _turned(("z", "y", "x"), 2)
-    ('x', 'z', 'y')
-    """
-    return (values[axis], *values[:axis], *values[axis + 1 :])

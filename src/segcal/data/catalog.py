@@ -180,13 +180,8 @@ def source_of(name: str, root: Path) -> Source:
         return DATASETS[name]
     path = root / "dataset.json"
     if not path.is_file():
-        known = ", ".join(DATASETS)
-        raise UserError(
-            f"{root} has no dataset.json, so it is neither nnU-Net's nor the Decathlon's layout;"
-            f" name a known set ({known}), or put images into imagesTr as X_0000.nii.gz, label maps"
-            ' into labelsTr as X.nii.gz, and beside them a dataset.json: {"channel_names": {"0":'
-            ' "MRI"}, "labels": {"background": 0, "organ": 1}, "file_ending": ".nii.gz"}'
-        )
+        known = "name a known set (segcal list datasets), or bring it into nnU-Net's layout"
+        raise UserError(f"{path} is missing; {known} (documentation: Add your data)")
     values = readers.description(root)
     if "channel_names" in values:
         return _described(readers.nnunet, path, values.get("labels"), values["channel_names"])

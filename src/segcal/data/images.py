@@ -37,11 +37,6 @@ class Grid:
         """The grid of an image."""
         return Grid(image.GetSize(), image.GetSpacing(), image.GetOrigin(), image.GetDirection())
 
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> Grid:
-        """A grid from its fields in a JSON file."""
-        return Grid(**{key: tuple(value) for key, value in values.items()})
-
     @property
     def orientation(self) -> str:
         """The anatomical orientation code, such as LPS."""

@@ -11,6 +11,15 @@ from numpy.typing import NDArray
 OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
 
 
+def slices_first(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+    """Values for the axes of a file's array, in the order of the prepared array.
+
+    >>> slices_first(("z", "y", "x"), 2)
+    ('x', 'z', 'y')
+    """
+    return (values[axis], *values[:axis], *values[axis + 1 :])
+
+
 def edges(orientation: str | None, axis: int) -> dict[str, Any]:
     """Which axes of a slice must be flipped, and which way its edges then point.
 
@@ -23,9 +32,8 @@ def edges(orientation: str | None, axis: int) -> dict[str, Any]:
     """
     if not orientation:
         return {"flip": [False, False]}
-    order = [0, 1, 2]  # x, y, z
-    order.append(order.pop(2 - axis))  # as preparation does
-    right, bottom = (orientation[i] for i in order[:2])  # where the voxels of a row, and rows, go
+    # The letters to which slices, rows, and the voxels of a row go.
+    _, bottom, right = slices_first(tuple(orientation[::-1]), axis)
     flip = [bottom in "ASR", right in "RAS"]
     if flip[0]:
         bottom = OPPOSITE[bottom]

@@ -10,10 +10,9 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from collections.abc import Generator
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -24,7 +23,7 @@ import SimpleITK as sitk
 
 from segcal import __version__
 from segcal.data import splits
-from segcal.data.case import prepare_case
+from segcal.data.case import prepare_case, source_marks
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
@@ -32,7 +31,7 @@ from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
 from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
-from segcal.folders.files import changed, fingerprint, read_json, write_json
+from segcal.folders.files import changed, read_json, write_json
 from segcal.types import Progress, UserError, check_range
 
 
@@ -41,7 +40,6 @@ class Prepared:
     """What `prepare` did."""
 
     cases: CaseSet
-    left_out: dict[str, str]  # broken cases and why
     fresh: bool  # False: it was there already
 
 
@@ -103,7 +101,7 @@ def prepare(
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
                     path.unlink()
-    return Prepared(open_cases(raw.target), left_out, fresh=True)
+    return Prepared(open_cases(raw.target), fresh=True)
 
 
 def _checked_root(root: Path | None, name: str, target: Path) -> Path:
@@ -176,7 +174,7 @@ def _existing(raw: _RawSet) -> Prepared:
         listed = f"{', '.join(changes[:5])}{rest}"
         raise UserError(f"{problem} ({listed}); --again prepares it again")
     cases.check_content()
-    return Prepared(cases, cases.info["left_out"], fresh=False)
+    return Prepared(cases, fresh=False)
 
 
 def _changes(raw: _RawSet, cases: CaseSet) -> list[str]:
@@ -196,15 +194,17 @@ def _all_cases(
     """The records of all cases, and why the broken ones are left out."""
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    for done, (id, outcome) in enumerate(_each_case(raw, folder, workers), start=1):
-        if not isinstance(outcome, UserError):
-            records[id] = outcome
-        elif raw.settings["skip_broken"]:
-            left_out[id] = str(outcome)
-        else:
-            raise UserError(f"{outcome}; mend it, or leave case {id} out with --skip-broken")
-        if progress is not None:
-            progress(done, len(raw.cases))
+    with closing(_each_case(raw, folder, workers)) as outcomes:  # ends processes after a failure
+        for done, (case, outcome) in enumerate(zip(raw.cases, outcomes, strict=True), start=1):
+            if not isinstance(outcome, UserError):
+                records[case.id] = outcome
+            elif raw.settings["skip_broken"]:
+                left_out[case.id] = str(outcome)
+            else:
+                remedy = f"mend it, or leave case {case.id} out with --skip-broken"
+                raise UserError(f"{outcome}; {remedy}")
+            if progress is not None:
+                progress(done, len(raw.cases))
     if not records:
         first = next(iter(left_out.values()))
         raise UserError(f"every case of {raw.root} is broken; the first: {first}")
@@ -213,23 +213,20 @@ def _all_cases(
 
 def _each_case(
     raw: _RawSet, folder: Path, workers: int
-) -> Iterator[tuple[str, dict[str, Any] | UserError]]:
+) -> Generator[dict[str, Any] | UserError, None, None]:
     """Prepare every case, here or in processes; memory is bounded by one case per worker."""
     work = partial(_one_case, replace(raw, cases=[]), folder)
     if workers == 1:
-        yield from ((case.id, work(case)) for case in raw.cases)
+        yield from map(work, raw.cases)
         return
     one_thread = sitk.ProcessObject.SetGlobalDefaultNumberOfThreads, (1,)
-    pool = ProcessPoolExecutor(min(workers, len(raw.cases)), get_context("spawn"), *one_thread)
-    try:
-        futures = {pool.submit(work, case): case.id for case in raw.cases}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool:
-        reason = "a worker was killed, probably for lack of memory"
-        raise StoppedError(f"{reason}; run again with fewer --workers to continue") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    n_processes = min(workers, len(raw.cases))
+    with ProcessPoolExecutor(n_processes, get_context("spawn"), *one_thread) as pool:
+        try:
+            yield from pool.map(work, raw.cases)
+        except BrokenExecutor:
+            reason = "a worker was killed, probably for lack of memory"
+            raise StoppedError(f"{reason}; run again with fewer --workers to continue") from None
 
 
 def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
@@ -261,11 +258,8 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
         folds = [splits.by_patient(patient_of, source.split, raw.settings["seed"])]
     left_out_sources: dict[str, Any] = {}
     for case in [case for case in raw.cases if case.id in left_out]:
-        for path in (*case.images, *case.labels):
-            key = str(path.relative_to(raw.root))
-            left_out_sources[key] = None  # if it is missing
-            with suppress(UserError):
-                left_out_sources[key] = fingerprint(path)
+        with suppress(UserError):  # a file may be unreadable
+            left_out_sources |= source_marks(case, raw.root)
     return {
         "format": FORMAT,
         "segcal": __version__,

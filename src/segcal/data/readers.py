@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections import defaultdict
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segcal.folders.files import read_users_json
 from segcal.types import UserError
 
 
@@ -140,10 +140,7 @@ def nnunet(root: Path) -> Iterator[RawCase]:
 def description(root: Path) -> dict[str, Any]:
     """The `dataset.json` of a Decathlon or nnU-Net folder."""
     path = root / "dataset.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    values = read_users_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold one JSON object")
     return values

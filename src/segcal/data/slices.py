@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from segcal.folders.cases import IGNORED, CaseSet, SliceFile
+from segcal.folders.cases import IGNORED, CaseSet
 from segcal.types import IGNORE, UserError
-
-OPEN_CASES = 64
-"""How many cases stay mapped: each takes two file descriptors, and a process may have only 256."""
 
 GAIN, BIAS, SHIFT = 0.1, 0.05, 0.05
 """Augmentation: intensities times 1 ± GAIN, plus ± BIAS; moved by ± SHIFT of height and width."""
@@ -44,19 +41,18 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         self.cases, self.augment = cases, augment
         if keep_empty is None:
             keep_empty = split != "train" or bool(cases.info.get("keep_empty", True))
-        self._files: dict[str, tuple[SliceFile, SliceFile]] = {}
         self._places: list[tuple[str, int]] = []
         height = width = 0
-        for id in cases.split(split, fold):
-            image, label = cases.image(id), cases.label(id)
-            self._files[id] = SliceFile.of(image), SliceFile.of(label)
-            n_slices, h, w = label.shape
+        ids = cases.split(split, fold)
+        for id in ids:
+            cases.image(id)  # a damaged file is an error here, not during training
+            n_slices, h, w = cases.label(id).shape
             height, width = max(height, h), max(width, w)
             kept = range(n_slices) if keep_empty else cases.case(id)["foreground_slices"]
             self._places += [(id, s) for s in kept]
         if not self._places:
             why = "no slice with foreground; keep the empty ones"
-            if not self._files:
+            if not ids:
                 why = "no cases; choose another split or fold"
             raise UserError(f"split {split!r} of {cases.name} (fold {fold}) has {why}")
         self.shape = (height, width)
@@ -86,13 +82,10 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
         return image, label.masked_fill_(label == IGNORED, IGNORE)
 
     def _stored(self, id: str, s: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """A slice (C, h, w) and its label map (h, w), from a map or, if too many are open, read."""
+        """A slice (C, h, w) and its label map (h, w)."""
         if id not in self._open:
-            if len(self._open) == OPEN_CASES:
-                image, label = self._files[id]
-                return image.read(s), label.read(s)
-            # Indexing NumPy's memmap class takes five times as long as an array of that memory.
-            self._open[id] = np.asarray(self.cases.image(id)), np.asarray(self.cases.label(id))
+            image = _without_descriptor(self.cases.image(id), torch.float32)
+            self._open[id] = image, _without_descriptor(self.cases.label(id), torch.uint8)
         images, labels = self._open[id]
         return images[s], labels[s]
 
@@ -120,6 +113,13 @@ def volume(cases: CaseSet, id: str) -> tuple[Tensor, Tensor]:
     """A whole case: image (D, C, H, W) float32 and label map (D, H, W) int64, with `IGNORE`."""
     label = torch.from_numpy(np.array(cases.label(id), dtype=np.int64))
     return torch.from_numpy(np.array(cases.image(id))), label.masked_fill_(label == IGNORED, IGNORE)
+
+
+def _without_descriptor(mapped: np.memmap[Any, Any], dtype: torch.dtype) -> NDArray[Any]:
+    """The same map without NumPy's file descriptor: a process may have only 256 of them."""
+    header = mapped.offset // mapped.itemsize
+    file = torch.from_file(str(mapped.filename), size=header + mapped.size, dtype=dtype)
+    return file[header:].view(mapped.shape).numpy()
 
 
 def _overlap(

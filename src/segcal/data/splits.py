@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from segcal.folders.files import read_users_json
 from segcal.types import UserError
 
 Split = dict[str, list[str]]
@@ -68,7 +68,7 @@ def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
 
 def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
     """Which patient a case is of, from a JSON object `case: patient`."""
-    values = _read(path, "patients")
+    values = read_users_json(path)
     if not isinstance(values, dict) or not _are_names([*values.values()]):
         expected = 'a JSON object of cases and their patients, as in {"scan_001": "anna"}'
         raise UserError(f"{path} must be {expected}")
@@ -79,7 +79,7 @@ def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
 
 def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:
     """A JSON object with lists train, val, test of case or patient ids, or a list of such."""
-    values = _read(path, "split")
+    values = read_users_json(path)
     folds = values if isinstance(values, list) else [values]
     for fold in folds or [None]:
         fits = isinstance(fold, dict) and set(fold) == set(NAMES)
@@ -87,13 +87,6 @@ def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:
             expected = "a JSON object with the lists train, val and test, or a list of such objects"
             raise UserError(f"{path} must be {expected}")
     return [_checked(path, fold, patient_of) for fold in folds]
-
-
-def _read(path: Path, kind: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the {kind} file {path}: {error}") from None
 
 
 def _are_names(values: Any) -> bool:

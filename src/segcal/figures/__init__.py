@@ -18,16 +18,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segcal.figures.calibration import reliability, reliability_per_class
-    from segcal.figures.comparison import dice_vs_ece, mean_logits, rank_heatmap
+    from segcal.figures.comparison import dice_vs_calibration, mean_logits, rank_heatmap
     from segcal.figures.from_runs import FIGURES, FigureRow, save_figures
     from segcal.figures.looks import Look, look_of, looks_of
     from segcal.figures.outlines import contact_sheet
     from segcal.figures.pictures import Outcome, qualitative
-    from segcal.figures.series import learning_curves, risk_coverage, robustness, sensitivity
+    from segcal.figures.series import (
+        distance,
+        learning_curves,
+        risk_coverage,
+        robustness,
+        sensitivity,
+    )
     from segcal.figures.values import aurc, risk_curve
 
-__all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "aurc", "contact_sheet", "dice_vs_ece"]
-__all__ += ["learning_curves", "look_of", "looks_of", "mean_logits", "qualitative", "rank_heatmap"]
+__all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "aurc", "contact_sheet"]
+__all__ += [
+    "dice_vs_calibration",
+    "distance",
+    "learning_curves",
+    "look_of",
+    "looks_of",
+    "mean_logits",
+    "qualitative",
+    "rank_heatmap",
+]
 __all__ += ["reliability", "reliability_per_class", "risk_coverage", "risk_curve", "robustness"]
 __all__ += ["save_figures", "sensitivity"]
 

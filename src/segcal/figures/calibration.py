@@ -25,15 +25,21 @@ DIAGONAL: Any = {"color": SOFT, "linestyle": "--", "linewidth": 0.7}
 # The sign of confidence less accuracy, and how that gap is drawn.
 GAPS = (("above", 1, OVER, "/////"), ("below", -1, UNDER, "\\\\\\\\\\"))
 
-Diagram = tuple[str, BinSums, Look]  # a title, the sums of the bins (B,), how it is drawn
+# A title, the sums of the bins (B,), how it is drawn, and the ECE of a perfect network, if known.
+Diagram = tuple[str, BinSums, Look, float | None]
 
 
 @layout.styled
-def reliability(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
-    """A diagram per contender, over the confidence of the predicted class, with its ECE."""
+def reliability(
+    bins: Mapping[str, BinSums], looks: Looks, *, perfect: Mapping[str, float] | None = None
+) -> Figure:
+    """A diagram per contender, over the confidence of the predicted class, with its ECE.
+
+    `perfect` is what a perfectly calibrated network would have, where it is not 0."""
     diagrams = []
     for key, sums in bins.items():
-        diagrams.append((layout.shortened(looks[key].label, 28), sums, looks[key]))
+        title = layout.shortened(looks[key].label, 28)
+        diagrams.append((title, sums, looks[key], (perfect or {}).get(key)))
     missing = layout.labels_without(looks, bins)
     return _diagrams(diagrams, min(len(diagrams), 4), "confidence", "accuracy", missing)
 
@@ -54,7 +60,7 @@ def reliability_per_class(
     for key, sums in bins.items():
         for k, name in enumerate(classes):
             title = layout.shortened(f"{looks[key].label}: {name}", 90 // columns)
-            diagrams.append((title, _of_class(sums, k), looks[key]))
+            diagrams.append((title, _of_class(sums, k), looks[key], None))
     return _diagrams(diagrams, columns, "probability", "frequency", missing)
 
 
@@ -75,11 +81,11 @@ def _diagrams(
     height = rows * (0.95 * min(width / columns, 62) + 14) + 10
     figure, axes = layout.panels(2 * rows, columns, width, height, height_ratios=[3, 1] * rows)
     # One scale for all counts, as high as the highest bar needs.
-    highest = max(float(_share(bins).max()) for _, bins, _ in diagrams)
+    highest = max(float(_share(bins).max()) for _, bins, *_ in diagrams)
     limit = min(1.0, max(0.1, math.ceil(10 * highest) / 10))
     for i, (top, bottom) in enumerate(layout.stacked(axes, n, 2)):
-        title, bins, look = diagrams[i]
-        draw_diagram(top, bins, look)
+        title, bins, look, perfect = diagrams[i]
+        draw_diagram(top, bins, look, perfect)
         top.set_title(title)
         n_bins = len(bins["count"])
         bars: Any = {"width": 0.9 / n_bins, "color": look.colour, "alpha": 0.6, "linewidth": 0}
@@ -98,7 +104,7 @@ def _diagrams(
     return layout.finished(figure, handles, missing=missing)
 
 
-def draw_diagram(ax: Axes, bins: BinSums, look: Look) -> None:
+def draw_diagram(ax: Axes, bins: BinSums, look: Look, perfect: float | None = None) -> None:
     """A bar of accuracy per bin, the gap to the mean confidence, the diagonal, the ECE."""
     n_bins, n_voxels = len(bins["count"]), np.sum(bins["count"])
     ax.plot([0, 1], [0, 1], **DIAGONAL, zorder=3)
@@ -121,7 +127,7 @@ def draw_diagram(ax: Axes, bins: BinSums, look: Look) -> None:
             ax.bar(middle[side], size, bottom=low, width=0.9 / n_bins, linewidth=0.4, **pattern)
         ends = middle - 0.5 / n_bins, middle + 0.5 / n_bins
         ax.hlines(accuracy, *ends, color=look.colour, linewidth=1, alpha=alpha)
-    text = f"ECE {ece_of(bins):.3f}"
+    text = f"ECE {ece_of(bins):.3f}" + ("" if perfect is None else f"\nperfect {perfect:.3f}")
     ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=SMALL)
 
 

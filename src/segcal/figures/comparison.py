@@ -1,4 +1,4 @@
-"""Contenders side by side: ranks, Dice against ECE, mean logits."""
+"""Contenders side by side: ranks, Dice against calibration, mean logits."""
 
 from __future__ import annotations
 
@@ -67,18 +67,24 @@ def _draw_ranks(ax: Axes, ranks: NDArray[Any], colours: Any) -> None:
 
 
 @layout.styled
-def dice_vs_ece(
-    dice: pd.DataFrame, ece: pd.DataFrame, looks: Looks, *, unit: str = "case"
+def dice_vs_calibration(
+    dice: pd.DataFrame,
+    error: pd.DataFrame,
+    looks: Looks,
+    *,
+    metric: str = "misplaced",
+    unit: str = "case",
 ) -> Figure:
     """Left a point per case and contender, with an ellipse around half of them; right the means.
 
-    Both tables have a row per case (or another `unit`) and a column per contender."""
-    keys = [key for key in dice.columns if key in ece.columns]
+    Both tables have a row per case (or another `unit`) and a column per contender; `metric` is the
+    one of `error`."""
+    keys = [key for key in dice.columns if key in error.columns]
     handles = layout.line_handles((looks[key] for key in keys), linestyle="none")
     figure, axes = layout.panels(1, 2, DOUBLE, 68, handles)
     missing = layout.labels_without(looks, keys)
     for key in keys:
-        points = pd.concat([dice[key], ece[key]], axis=1).dropna().to_numpy(dtype=float)
+        points = pd.concat([dice[key], error[key]], axis=1).dropna().to_numpy(dtype=float)
         look = looks[key]
         if not len(points):
             missing.append(look.label)
@@ -97,7 +103,7 @@ def dice_vs_ece(
     if n > 2:
         left, right = f"{left}; ellipse: half of them", "mean; ellipse: 95 % confidence"
     for ax, title in zip(axes[0], (left, right), strict=True):
-        ax.set(title=title, xlabel=axis_label("dice"), ylabel=axis_label("ece"))
+        ax.set(title=title, xlabel=axis_label("dice"), ylabel=axis_label(metric))
         ax.autoscale_view()
         layout.grid(ax)
     return layout.finished(figure, handles, missing=missing)

@@ -1,7 +1,7 @@
 """The table `FIGURES`: how each figure is drawn from finished runs, and what it shows.
 
 A function of the table gives `None` where the runs have no values for its figure; its docstring is
-the caption."""
+the caption, in which {measure} and {voxels} follow from the metrics that lead."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ from torch import Tensor
 
 from segcal import metrics
 from segcal.compare import Results, ranking
+from segcal.compare.metric_sets import MetricSet
 from segcal.compare.names import Settings
 from segcal.corruptions import CORRUPTIONS
 from segcal.data.orientation import edges, turned
 from segcal.figures import calibration, comparison, pictures, series
-from segcal.figures.looks import looks_of
+from segcal.figures.collected import (
+    bins_of,
+    main_scores,
+    means_under,
+    perfect_of,
+    validated,
+    validation_label,
+)
+from segcal.figures.looks import WORDS, looks_of
 from segcal.folders import read_log, save_figure
 from segcal.predictors import open_predictor
 from segcal.types import UserError, check_choice
-
-
-def main_scores(results: Results, dataset: str, metric: str, **condition: str) -> pd.DataFrame:
-    """A row per case, a column per main contender that was scored under the condition."""
-    table = results.per_case(dataset, metric, results.overall_class(dataset, metric), **condition)
-    return table[[c.key for c in results.main(dataset) if c.key in table.columns]]
+from segcal.voxels import near
 
 
 def rank_heatmap(results: Results, dataset: str) -> Figure | None:
@@ -74,32 +78,33 @@ def _sum_ranks(values: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame
     return pd.DataFrame(sums).rank().assign(rank=ranks["rank"])
 
 
-def dice_vs_ece(results: Results, dataset: str) -> Figure | None:
+def dice_vs_calibration(results: Results, dataset: str) -> Figure | None:
     """Better is right and down. Left: a point per test case (per patient, if they have several),
     and an ellipse that contains half of them if they are normally distributed. Right, enlarged: the
     means, and ellipses that contain the true mean with 95 % confidence. Ellipses ignore that all
     methods have the same cases: for differences see the paired tests."""
     looks, patients = looks_of(results.main(dataset)), results.patients(dataset)
-    dice, ece = (main_scores(results, dataset, metric) for metric in ("dice", "ece"))
-    if not patients[dice.index].duplicated().any():
-        return comparison.dice_vs_ece(dice, ece, looks)
-    # Cases of a patient are similar: as single points they make the ellipse of the mean too small.
-    dice, ece = (table.groupby(patients[table.index]).mean() for table in (dice, ece))
-    return comparison.dice_vs_ece(dice, ece, looks, unit="patient")
+    metric, unit = results.metrics.of_figures, "case"
+    dice, error = (main_scores(results, dataset, name) for name in ("dice", metric))
+    if patients[dice.index].duplicated().any():
+        # Cases of a patient are similar: as points they make the ellipse of the mean too small.
+        dice, error = (table.groupby(patients[table.index]).mean() for table in (dice, error))
+        unit = "patient"
+    return comparison.dice_vs_calibration(dice, error, looks, metric=metric, unit=unit)
 
 
 def robustness(results: Results, dataset: str) -> Figure | None:
-    """DSC against ECE for corrupted test images: markers shrink as the corruption grows. The
+    """DSC against {measure} for corrupted test images: markers shrink as the corruption grows. The
     largest is the clean image. Means over test cases. Nothing was trained or fitted again."""
     scores = results.scores
     scores = scores[(scores["dataset"] == dataset) & (scores["split"] == "test")]
-    clean, parts = _means(results, dataset, ""), []
+    clean, parts = means_under(results, dataset, ""), []
     for kind, row in CORRUPTIONS.items():
         levels = []
         for name in scores["corruption"].unique():
             if name.startswith(f"{kind}:") and "@" not in name:
                 severity = float(name.partition(":")[2])
-                levels.append(_means(results, dataset, name).assign(severity=severity))
+                levels.append(means_under(results, dataset, name).assign(severity=severity))
         corrupted = pd.concat(levels) if levels else clean.iloc[:0]
         if len(corrupted):  # contenders of which every run was scored
             same = clean[clean.index.isin(corrupted.index)].assign(severity=row.neutral)
@@ -110,28 +115,23 @@ def robustness(results: Results, dataset: str) -> Figure | None:
     return series.robustness(table, looks_of(results.main(dataset)))
 
 
-def _means(results: Results, dataset: str, corruption: str) -> pd.DataFrame:
-    """Mean Dice and ECE over cases, of the contenders that were scored under a corruption."""
-    means = {}
-    for metric in ("dice", "ece"):
-        means[metric] = main_scores(results, dataset, metric, corruption=corruption).mean()
-    return pd.concat(means, axis=1, join="inner")
-
-
 def sensitivity(results: Results, dataset: str) -> Figure | None:
-    """DSC and ECE on the validation split for each setting that was tried. A ring marks the setting
-    with the best DSC (in a fold), which is used everywhere else. Lines are means over seeds and
-    folds, small dots single runs."""
+    """DSC and calibration on the validation split for each setting that was tried. A ring marks the
+    setting that validation chose (in a fold), which is used everywhere else. Lines are means over
+    seeds and folds, small dots single runs."""
     tuned = [c for c in results.main(dataset) if len(c.tried) > 1]
-    rows = []
+    rows, records = [], []
     for c in tuned:
         for setting in sorted(c.tried, key=_order):
             for run in c.runs_tried[setting]:
-                kept = results.runs[run][c.weights]
-                scores = {"dice": kept["val_dice"], "ece": kept["val_ece"]}
-                row = {"contender": c.key, "setting": setting, "chosen": run in c.runs}
-                rows.append(row | scores)
-    return series.sensitivity(pd.DataFrame(rows), looks_of(tuned)) if rows else None
+                rows.append({"contender": c.key, "setting": setting, "chosen": run in c.runs})
+                records.append(results.runs[run][c.weights])
+    if not rows:
+        return None
+    metric = validated(results, records)
+    scores = pd.DataFrame(records)[["val_dice", f"val_{metric}"]]
+    table = pd.DataFrame(rows).join(scores.set_axis(["dice", metric], axis=1))
+    return series.sensitivity(table, looks_of(tuned), validation_label(results, metric))
 
 
 def _order(settings: Settings) -> list[tuple[bool, Any]]:
@@ -139,33 +139,23 @@ def _order(settings: Settings) -> list[tuple[bool, Any]]:
     return [(isinstance(value, str), value) for _, value in settings]
 
 
-def _bins(results: Results, dataset: str, kind: str) -> dict[str, Any]:
-    """One kind of bins of the contenders that have it; the drawing functions name the others."""
-    bins = {}
-    for c in results.main(dataset):
-        with suppress(UserError):
-            stored = results.bins(c)
-            bins[c.key] = stored.get(kind, stored["top"])  # runs may differ in their fine bins
-    return bins
-
-
 def reliability(results: Results, dataset: str) -> Figure | None:
     """How often predictions of a given confidence are right. Bars: accuracy in 15 bins of the
     predicted class's confidence; hatching: the gap to the bin's mean confidence (red:
     overconfident); below: the share of voxels per bin. Bins with very few voxels are faint.
-    Foreground voxels of all test cases are pooled, so the printed ECE differs from the mean over
-    cases in the tables."""
-    bins = _bins(results, dataset, "top")
-    return calibration.reliability(bins, looks_of(results.main(dataset))) if bins else None
+    Pooled over {voxels} of all test cases, so the printed ECE differs from the mean over cases in
+    the tables."""
+    bins = bins_of(results, dataset, "top")
+    looks, perfect = looks_of(results.main(dataset)), perfect_of(results, dataset)
+    return calibration.reliability(bins, looks, perfect=perfect) if bins else None
 
 
 def reliability_per_class(results: Results, dataset: str) -> Figure | None:
     """The same for the probability of each foreground class: bars are how often a voxel with that
     probability is of the class. With many methods and classes, a panel per class has a line per
-    method, then the voxels per bin and the ECEs. Foreground voxels of all cases are pooled."""
-    # The voxels are foreground, so the frequency of the background is 0 by definition.
+    method, then the voxels per bin and the ECEs. Pooled over {voxels} of all cases."""
     parts = {}
-    for key, bins in _bins(results, dataset, "per_class").items():
+    for key, bins in bins_of(results, dataset, "per_class").items():
         parts[key] = {name: sums[1:] for name, sums in bins.items()}
     if not parts:
         return None
@@ -176,10 +166,26 @@ def reliability_per_class(results: Results, dataset: str) -> Figure | None:
 def risk_coverage(results: Results, dataset: str) -> Figure | None:
     """The error rate among the voxels that are kept when the least confident ones are left out.
     Lower is better; a curve that rises to the right means that errors have low confidence. The
-    right end is the error rate of all voxels, the number the area under the curve. Foreground
-    voxels of all test cases are pooled."""
-    bins = _bins(results, dataset, "fine")
+    right end is the error rate of all voxels, the number the area under the curve. Pooled over
+    {voxels} of all test cases."""
+    bins = bins_of(results, dataset, "fine")
     return series.risk_coverage(bins, looks_of(results.main(dataset))) if bins else None
+
+
+def distance(results: Results, dataset: str) -> Figure | None:
+    """Where confidence is wrong: above, mean confidence less accuracy in bands of 1 mm around the
+    outline of the predicted foreground, inside it at the left of 0 and outside at the right. Above
+    0: overconfident. Below, how often the predicted class is right. The other panels are the same
+    for each class's own probability and how often a voxel is of the class. Voxels are chosen by the
+    prediction alone, so a calibrated network is at 0. All test cases are pooled."""
+    bands = {}
+    for c in results.main(dataset):
+        with suppress(UserError):
+            bands[c.key] = results.bins(c, voxels="reference").get("bands", {})
+    bands = {key: sums for key, sums in bands.items() if sums}  # older runs have none
+    if not bands:
+        return None
+    return series.distance(bands, looks_of(results.main(dataset)), results.classes(dataset)[1:])
 
 
 def mean_logits(results: Results, dataset: str) -> Figure | None:
@@ -187,7 +193,8 @@ def mean_logits(results: Results, dataset: str) -> Figure | None:
     The higher the bar of the true class (hatched) is above the others, the more confident the
     network. With more than six classes: a matrix of true classes (rows) and logits (columns)."""
     # CE and MbLS; if one of them is missing, the first four contenders.
-    means, voxels = (_bins(results, dataset, kind) for kind in ("mean_logits", "voxels"))
+    kinds = ("mean_logits", "voxels")  # of all voxels; older runs have them with these bins
+    means, voxels = (bins_of(results, dataset, kind, "reference") for kind in kinds)
     pair = []
     for c in results.main(dataset):
         if c.method in ("ce", "mbls") and not c.variant and c.key in means:
@@ -201,20 +208,22 @@ def mean_logits(results: Results, dataset: str) -> Figure | None:
 
 
 def learning_curves(results: Results, dataset: str) -> Figure | None:
-    """DSC and ECE on the validation split by epoch. Lines are means over seeds and folds, bands go
-    from the lowest to the highest; a marker is at the best mean DSC. Outliers in the first tenth of
-    the epochs are outside the axes."""
+    """DSC and calibration on the validation split by epoch. Lines are means over seeds and folds,
+    bands go from the lowest to the highest; a marker is at the best mean DSC. Outliers in the first
+    tenth of the epochs are outside the axes."""
     logs = {}  # of the chosen runs; a run without log.csv, such as an ensemble, is left out
     for c in results.main(dataset):
-        tables = []
-        for run in c.runs:
-            rows = read_log(Path(results.runs[run]["folder"]))
-            if rows:
-                columns = pd.DataFrame(rows)[["epoch", "val_dice", "val_ece"]]
-                tables.append(columns.apply(pd.to_numeric))
-        if tables:
-            logs[c.key] = tables
-    return series.learning_curves(logs, looks_of(results.main(dataset))) if logs else None
+        tables = [read_log(Path(results.runs[run]["folder"])) for run in c.runs]
+        if any(tables):
+            logs[c.key] = [table for table in tables if table]
+    if not logs:
+        return None
+    metric = validated(results, [table[0] for tables in logs.values() for table in tables])
+    columns, curves = ["epoch", "val_dice", f"val_{metric}"], {}
+    for key, tables in logs.items():
+        curves[key] = [pd.DataFrame(table)[columns].apply(pd.to_numeric) for table in tables]
+    label = validation_label(results, metric)
+    return series.learning_curves(curves, looks_of(results.main(dataset)), label)
 
 
 def median_case(results: Results, dataset: str) -> str:
@@ -227,7 +236,7 @@ def median_case(results: Results, dataset: str) -> str:
 def qualitative(results: Results, dataset: str) -> Figure | None:
     """The median test case by DSC, mean over methods, in its slice with most foreground. Top: image
     and outlines of the predicted classes; middle: reference and confidence of the predicted class;
-    bottom: reliability over the foreground voxels of the whole case. Letters are the sides of the
+    bottom: reliability over {voxels} of the whole case. Letters are the sides of the
     patient: right, left, anterior, posterior, superior, inferior."""
     case, scored, predictions = median_case(results, dataset), results.rows(), {}
     scored = scored[(scored["dataset"] == dataset) & (scored["case"] == case)]
@@ -249,13 +258,16 @@ def qualitative(results: Results, dataset: str) -> Figure | None:
     def shown(slice: Tensor) -> NDArray[Any]:
         return turned(slice.numpy(), sides["flip"])
 
-    outcomes = {}
+    outcomes, by_paper = {}, results.metrics.voxels == "reference"
     for key, prediction in predictions.items():
-        top = metrics.reliability(prediction.slices, label).top
-        bins = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
+        logits = prediction.logits[None]
+        bins = metrics.reliability_of_sets(logits, label[None], near(logits))
+        top = bins[results.metrics.voxels].coarser().top
+        sums = {"count": top.count.numpy(), "conf": top.conf.numpy(), "hit": top.hit.numpy()}
         labels = shown(metrics.label_map(prediction.slices)[z])
         confidence = shown(torch.softmax(prediction.slices[z], 0).amax(0))
-        outcomes[key] = pictures.Outcome(labels, confidence, bins)
+        perfect = metrics.ece_perfect(bins["all"].coarser()).item() if by_paper else None
+        outcomes[key] = pictures.Outcome(labels, confidence, sums, perfect)
     view: Any = {"edges": sides, "aspect": first.spacing[1] / first.spacing[2]}
     view["title"] = f"{case}, slice {z + 1} of {len(label)}"
     looks, slices = looks_of(results.main(dataset)), (shown(image[z, 0]), shown(label[z]))
@@ -270,10 +282,10 @@ class FigureRow:
     label: str
     needs: str
 
-    @property
-    def caption(self) -> str:
+    def caption(self, metrics: MetricSet) -> str:
         """What the figure shows: the docstring of `draw`, in one line."""
-        return " ".join((self.draw.__doc__ or "").split())
+        text = (self.draw.__doc__ or "").format(**WORDS[metrics.key])
+        return " ".join(text.split())
 
 
 _BINS = "bins of the test split"
@@ -282,9 +294,10 @@ _WEIGHTS = "the networks' weights and the prepared data set where it was"
 FORMATS = ("svg", "pdf", "png")
 _ROWS = (
     FigureRow(rank_heatmap, "Ranks", "runs of two methods"),
-    FigureRow(dice_vs_ece, "DSC against ECE", "test scores"),
+    FigureRow(dice_vs_calibration, "DSC against calibration", "test scores"),
     FigureRow(reliability, "Reliability", _BINS),
     FigureRow(reliability_per_class, "Reliability per class", _BINS),
+    FigureRow(distance, "By distance to the outline", _BINS),
     FigureRow(risk_coverage, "Risk and coverage", _BINS),
     FigureRow(mean_logits, "Mean logits", _BINS),
     FigureRow(qualitative, "One case", _WEIGHTS),
@@ -312,6 +325,6 @@ def save_figures(
             if figure is not None:
                 save_figure(path, figure)
             file = None if figure is None else str(path)
-            texts = {"label": row.label, "caption": row.caption, "needs": row.needs}
-            rows.append({"dataset": dataset, "figure": key, **texts, "file": file})
+            texts = {"caption": row.caption(results.metrics), "needs": row.needs, "file": file}
+            rows.append({"dataset": dataset, "figure": key, "label": row.label, **texts})
     return rows

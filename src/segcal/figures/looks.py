@@ -29,6 +29,11 @@ NETWORK_LOOKS: tuple[tuple[Any, str], ...] = (
     *(("-", "full"), ("--", "left"), ("-.", "bottom"), (":", "none")),
     ((0, (4, 1, 1, 1, 1, 1)), "top"),
 )
+# What captions say, by the set of metrics that leads.
+WORDS = {
+    "main": {"measure": "misplaced confidence", "voxels": "voxels near predicted foreground"},
+    "paper": {"measure": "ECE", "voxels": "the reference's foreground"},
+}
 SHADES = (0.45, -0.4, 0.65, -0.65)  # towards white, towards black
 
 
@@ -98,7 +103,7 @@ def looks_of(contenders: Iterable[Contender]) -> dict[str, Look]:
     looks = {}
     for c in contenders:
         variant = c.variant
-        if c.shows_last:
+        if c.shows_weights:
             variant += (("weights", c.weights),)
         if c.members > 1:
             variant += (("members", c.members),)

@@ -22,11 +22,13 @@ IN_A_ROW = 7
 
 
 class Outcome(NamedTuple):
-    """A contender's prediction: labels and confidence in a slice (H, W), bins of the case."""
+    """A contender's prediction: labels and confidence in a slice (H, W), bins of the case, and the
+    ECE over them of a perfect network, if it is not 0."""
 
     labels: NDArray[Any]
     confidence: NDArray[Any]
     bins: BinSums
+    perfect: float | None = None
 
 
 @layout.styled
@@ -69,7 +71,7 @@ def qualitative(
             show_slice(masks[column], image, outcome.labels, n, aspect, name)
             sure[column].imshow(outcome.confidence, aspect=aspect, interpolation="nearest", **scale)
             right[column].set_axis_on()
-            draw_diagram(right[column], outcome.bins, looks[key])
+            draw_diagram(right[column], outcome.bins, looks[key], outcome.perfect)
             right[column].set(aspect="equal", xlabel="confidence")
             right[column].tick_params(labelleft=column == 1)
         right[1].set_ylabel("accuracy")

@@ -22,16 +22,25 @@ from segcal.metrics import METRICS
 
 LARGEST, SMALLEST = 7.5, 2.0  # markers, in points
 RING: Any = {"linestyle": "none", "marker": "o", "fillstyle": "none", "color": INK}
-SCORES = ["dice", "ece"]
+
+
+def scores_in(columns: Iterable[Any]) -> list[str]:
+    """Dice and the metric that is drawn with it, from the columns of a table.
+
+    >>> scores_in(["kind", "dice", "nll"]), scores_in(["epoch", "val_dice", "val_ece"])
+    (['dice', 'nll'], ['dice', 'ece'])
+    """
+    names = [str(name).removeprefix("val_") for name in columns]
+    return ["dice", next(name for name in names if name in METRICS and name != "dice")]
 
 
 @layout.styled
 def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
-    """DSC against ECE: a panel per corruption, a line per contender; markers shrink as it grows.
+    """DSC against another metric: a panel per corruption, a line per contender; markers shrink.
 
-    A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice` and
-    `ece`."""
-    kinds = table["kind"].unique()
+    A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice` and of
+    a metric of calibration."""
+    scores, kinds = scores_in(table), table["kind"].unique()
     handles = layout.line_handles(looks[key] for key in table["contender"].unique())
     rows, columns = layout.wrapped(len(kinds), 2)
     width = SINGLE if columns == 1 else DOUBLE
@@ -42,15 +51,15 @@ def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
         levels = part["severity"].unique()
         sizes = dict(zip(levels, np.linspace(LARGEST, SMALLEST, len(levels)), strict=True))
         for key, rows_of_key in part.groupby("contender", sort=False):
-            look, unknown = looks[str(key)], rows_of_key[SCORES].isna().any(axis=1)
+            look, unknown = looks[str(key)], rows_of_key[scores].isna().any(axis=1)
             missing += [f"{look.label} ({kind} {s:g})" for s in rows_of_key["severity"][unknown]]
             known = rows_of_key[~unknown]
-            ax.plot(known["dice"], known["ece"], **look.of_line(marker=""), zorder=2)
-            for severity, x, y in known[["severity", *SCORES]].itertuples(index=False):
+            ax.plot(known[scores[0]], known[scores[1]], **look.of_line(marker=""), zorder=2)
+            for severity, x, y in known[["severity", *scores]].itertuples(index=False):
                 marker = look.of_line(linestyle="none", markersize=sizes[severity])
                 ax.plot(x, y, **marker, zorder=2.5)
         _name_levels(ax, kind, sizes)
-        ax.set(xlabel=axis_label("dice"), ylabel=axis_label("ece"))
+        ax.set(xlabel=axis_label(scores[0]), ylabel=axis_label(scores[1]))
         layout.grid(ax)
     return layout.finished(figure, handles, missing=missing)
 
@@ -67,21 +76,22 @@ def _name_levels(ax: Axes, kind: str, sizes: Mapping[float, float]) -> None:
 
 
 @layout.styled
-def sensitivity(table: pd.DataFrame, looks: Looks) -> Figure:
-    """A column per contender: DSC and ECE over the settings tried, with a ring at the chosen one.
+def sensitivity(table: pd.DataFrame, looks: Looks, label: str = "") -> Figure:
+    """A column per contender: DSC and a metric of calibration over the settings tried, with a ring
+    at the chosen one.
 
     A row of the table is a run: `contender`, `setting` (pairs of name and value), its validation
-    `dice` and `ece`, and `chosen`."""
-    keys = table["contender"].unique()
+    `dice` and the other metric, which `label` names, and `chosen`."""
+    scores, keys = scores_in(table), table["contender"].unique()
     blocks, columns = layout.wrapped(len(keys), 5)
     width = DOUBLE if columns > 2 else SINGLE
     figure, axes = layout.panels(2 * blocks, columns, width, 8 + 74 * blocks)
     missing: list[str] = []
     for key, pair in zip(keys, layout.stacked(axes, len(keys), 2), strict=True):
-        unknown = _draw_tried(pair, table[table["contender"] == key], looks[key])
+        unknown = _draw_tried(pair, table[table["contender"] == key], looks[key], scores)
         missing += [f"{looks[key].label} ({text})" for text in unknown]
         pair[0].set_title(layout.shortened(looks[key].label, 26))
-    for row, metric in enumerate(SCORES):
+    for row, metric in enumerate(scores):
         drawn = [ax for ax in axes[row::2].flat if ax.axison]
         limits = np.array([ax.get_ylim() for ax in drawn])
         low, high = limits[:, 0].min(), limits[:, 1].max()
@@ -89,21 +99,23 @@ def sensitivity(table: pd.DataFrame, looks: Looks) -> Figure:
         for ax in drawn:
             first = ax in axes[:, 0]
             ax.set(ylim=(low - room, high + room))
-            ax.set(ylabel=f"validation {axis_label(metric)}" if first else "")
-            ax.tick_params(labelleft=first, labelbottom=metric == "ece")
-    text = f"chosen by validation {METRICS['dice'].label}"
-    handles = [Line2D([], [], label=text, markersize=6, **RING)]
+            ax.set(ylabel=_validation(metric, label) if first else "")
+            ax.tick_params(labelleft=first, labelbottom=row == 1)
+    handles = [Line2D([], [], label="chosen on validation", markersize=6, **RING)]
     return layout.finished(figure, handles, missing=missing)
 
 
-def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, look: Look) -> list[str]:
-    """DSC above and ECE below over the settings of a contender; gives those without a value."""
+def _draw_tried(
+    pair: Iterable[Axes], runs: pd.DataFrame, look: Look, scores: Sequence[str]
+) -> list[str]:
+    """One metric above and one below over the settings of a contender; gives those without a
+    value."""
     settings: list[Settings] = list(dict.fromkeys(runs["setting"]))
     places = np.array([settings.index(setting) for setting in runs["setting"]])
     chosen = np.unique(places[runs["chosen"]])
     name, ticks = _ticks(settings)
     missing: list[str] = []
-    for ax, metric in zip(pair, SCORES, strict=True):
+    for ax, metric in zip(pair, scores, strict=True):
         means = runs.groupby(places)[metric].mean().to_numpy(dtype=float)
         missing += [setting_text(settings[i]) for i in np.flatnonzero(np.isnan(means))]
         if len(runs) > len(settings):
@@ -114,7 +126,7 @@ def _draw_tried(pair: Iterable[Axes], runs: pd.DataFrame, look: Look) -> list[st
         ax.margins(y=0.15)
         layout.grid(ax, "y")
         ax.set_xticks(range(len(settings)), ticks)
-        ax.set(xlabel=name if metric == "ece" else "", xlim=(-0.5, len(settings) - 0.5))
+        ax.set(xlabel=name if metric == scores[1] else "", xlim=(-0.5, len(settings) - 0.5))
     return list(dict.fromkeys(missing))
 
 
@@ -152,17 +164,65 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
 
 
 @layout.styled
-def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) -> Figure:
-    """Validation DSC and ECE by epoch, a line per contender: the mean of its runs, and their range.
+def distance(bands: Mapping[str, BinSums], looks: Looks, classes: Sequence[str]) -> Figure:
+    """Confidence less accuracy by distance to the outline, and below it the accuracy.
 
-    A log has columns `epoch` (from 0), `val_dice`, `val_ece`. The limits of the axes do not depend
+    Bands are sums (B,), half of them inside, and `class_conf` and `class_hit` (K, B); `classes`
+    are the foreground's. A panel for the predicted class, then one for each class's probability."""
+    panels: list[tuple[str, str, dict[str, BinSums]]] = [("predicted class", "accuracy", {})]
+    panels += [(name, "frequency", {}) for name in classes]
+    for key, sums in bands.items():
+        panels[0][2][key] = sums
+        for k, (_, _, of_class) in enumerate(panels[1:], start=1):
+            conf, hit = sums["class_conf"][k], sums["class_hit"][k]
+            of_class[key] = {"count": sums["count"], "conf": conf, "hit": hit}
+    handles = layout.line_handles(looks[key] for key in bands)
+    rows, columns = layout.wrapped(len(panels), 3)
+    width = SINGLE if columns < 3 else DOUBLE
+    size: Any = {"height": 62 * rows, "height_ratios": [3, 2] * rows}
+    figure, axes = layout.panels(2 * rows, columns, width, legend=handles, **size)
+    for pair, (title, share, values) in zip(
+        layout.stacked(axes, len(panels), 2), panels, strict=True
+    ):
+        for key, sums in values.items():
+            _draw_bands(list(pair), sums, looks[key])
+        pair[0].set_title(layout.shortened(title, 26))
+        pair[0].axhline(0, color=SOFT, linewidth=0.7)
+        pair[0].tick_params(labelbottom=False)
+        pair[0].set_ylabel(f"{'confidence' if share == 'accuracy' else 'probability'} − {share}")
+        pair[1].set(ylabel=share, ylim=(0, 1), xlabel="distance in mm")
+        for ax in pair:
+            ax.axvline(0, color=SOFT, linewidth=0.7, linestyle="--")
+            ax.set_xticks([-4, -2, 0, 2, 4])
+            layout.grid(ax)
+    return layout.finished(figure, handles, missing=layout.labels_without(looks, bands))
+
+
+def _draw_bands(pair: Sequence[Axes], sums: BinSums, look: Look) -> None:
+    count = np.asarray(sums["count"])
+    known = count > 0
+    x = (np.arange(len(count)) - (len(count) - 1) / 2)[known]
+    conf, hit = (np.asarray(sums[name])[known] / count[known] for name in ("conf", "hit"))
+    pair[0].plot(x, conf - hit, **look.of_line(markersize=3))
+    pair[1].plot(x, hit, **look.of_line(markersize=3), clip_on=False)
+
+
+@layout.styled
+def learning_curves(
+    logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks, label: str = ""
+) -> Figure:
+    """Validation scores by epoch, a line per contender: the mean of its runs, and their range.
+
+    A log has columns `epoch` (from 0), `val_dice`, and of another metric, such as `val_nll`, the
+    same in all logs, which `label` names. The limits of the axes do not depend
     on the first tenth of the epochs: an untrained network would flatten the rest."""
     handles = layout.line_handles(looks[key] for key in logs)
     figure, axes = layout.panels(1, 2, DOUBLE, 60, handles)
     missing = layout.labels_without(looks, logs)
-    later: dict[str, list[float]] = {metric: [] for metric in SCORES}
+    scores = scores_in(next(iter(logs.values()))[0])
+    later: dict[str, list[float]] = {metric: [] for metric in scores}
     for key, runs in logs.items():
-        curves = {metric: _by_epoch(runs, f"val_{metric}") for metric in SCORES}
+        curves = {metric: _by_epoch(runs, f"val_{metric}") for metric in scores}
         mean = curves["dice"].mean(axis=1)
         if mean.isna().all():
             missing.append(looks[key].label)
@@ -171,14 +231,18 @@ def learning_curves(logs: Mapping[str, Sequence[pd.DataFrame]], looks: Looks) ->
             _draw_curve(ax, curve, looks[key], float(mean.idxmax()))  # type: ignore[arg-type]
             values = curve.iloc[len(curve) // 10 :].to_numpy().ravel()
             later[metric] += values[~np.isnan(values)].tolist()
-    for ax, metric in zip(axes[0], SCORES, strict=True):
-        ax.set(xlabel="epoch", ylabel=f"validation {axis_label(metric)}")
+    for ax, metric in zip(axes[0], scores, strict=True):
+        ax.set(xlabel="epoch", ylabel=_validation(metric, label))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_xlim(_widened(ax.dataLim.intervalx if ax.has_data() else (0, 1), 0.03, 0.5))
         if later[metric]:
             ax.set_ylim(_widened((min(later[metric]), max(later[metric])), 0.08, 1e-3))
         layout.grid(ax)
     return layout.finished(figure, handles, missing=missing)
+
+
+def _validation(metric: str, label: str) -> str:
+    return label if label and metric != "dice" else f"validation {axis_label(metric)}"
 
 
 def _widened(limits: Sequence[float], share: float, least: float) -> tuple[float, float]:

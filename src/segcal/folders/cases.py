@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segcal.folders.files import read_json, sha256, write_json
 from segcal.types import UserError
@@ -27,34 +25,6 @@ IGNORED = 255
 
 FORMAT = 1
 """The version of `cases.json`; raised when older files can no longer be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SliceFile:
-    """The place of an array in its file: reads a slice faster than a new map does.
-
-    A map that stays open is faster, but holds a file descriptor."""
-
-    path: str
-    first: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]  # of all; the first axis counts slices
-
-    @classmethod
-    def of(cls, mapped: np.memmap[Any, Any]) -> SliceFile:
-        """The file behind a memory-mapped array (D, ...)."""
-        return cls(str(mapped.filename), mapped.offset, mapped.dtype, mapped.shape)
-
-    def read(self, s: int) -> NDArray[Any]:
-        """Slice `s`."""
-        n = math.prod(self.shape[1:])
-        place = self.first + s * n * self.dtype.itemsize
-        try:
-            return np.fromfile(self.path, self.dtype, n, offset=place).reshape(self.shape[1:])
-        except OSError as error:
-            raise _unreadable(self.path, error) from None
-        except ValueError:
-            raise _unreadable(self.path, "it has become shorter") from None
 
 
 @dataclass(frozen=True)
@@ -145,11 +115,7 @@ def _mapped(path: Path) -> np.memmap[Any, Any]:
     try:
         return cast("np.memmap[Any, Any]", np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path | str, why: object) -> UserError:
-    return UserError(f"cannot read {path} ({why}); {AGAIN}")
+        raise UserError(f"cannot read {path} ({error}); {AGAIN}") from None
 
 
 def is_case_set(root: Path) -> bool:

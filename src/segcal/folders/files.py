@@ -48,6 +48,14 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def read_users_json(path: Path) -> Any:
+    """The content of a JSON file that a user wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
 def write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a CSV file with a header; every row has every column."""
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -99,27 +107,32 @@ def _opened(path: Path) -> IO[str]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, read in blocks."""
-    digest = hashlib.sha256()
+    """The SHA-256 of a file."""
+    return digest_of(path, "sha256")
+
+
+def digest_of(path: Path, algorithm: str) -> str:
+    """The digest of a file, read in blocks."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
 
-def fingerprint(path: Path) -> dict[str, Any]:
-    """What `changed` compares a source file with later."""
+def fingerprint(path: Path) -> dict[str, Any] | None:
+    """What `changed` compares a source file with later; `None` if there is no file."""
+    if not path.is_file():
+        return None
     try:
         stat = path.stat()
         return {"sha256": sha256(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def changed(path: Path, known: dict[str, Any] | None) -> bool:
-    """Whether a file differs from its fingerprint (`None`: it did not exist).
+    """Whether a file differs from its fingerprint.
 
     The content is read only if size or time differ."""
     if known is None or not path.is_file():

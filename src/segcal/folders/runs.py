@@ -1,25 +1,27 @@
 """A run's folder: the names and formats of its files.
 
 `run.json` says what the run is, `log.csv` has a row per epoch, `checkpoints/` the weights,
-`scores.csv` the scores (see `scores.py`), `bins.json` the reliability bins, `calibrators/` what was
-fitted. A packed copy has no weights, and compressed tables.
+`scores.csv` the scores (see `scores.py`), `bins.json` the reliability bins, `calibrators/` and
+`guarantees/` what was fitted. A packed copy has no weights, and compressed tables.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from segcal.folders.files import compress, existing, read_json, read_rows, write_json, write_rows
 from segcal.types import UserError
 
-WEIGHTS = ("best", "last")
-"""The weights that a run keeps: of the epoch with the best validation Dice, and of the last."""
+WEIGHTS = ("best", "last", "nll")
+"""The weights that a run keeps: of the epoch with the best validation Dice, of the last, and of the
+one with the lowest validation NLL among those about as good in Dice. Older runs have no `nll`."""
 
 RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
-CHECKPOINTS, CALIBRATORS = "checkpoints", "calibrators"
+CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees"
+GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
 REMOVED = "removed"  # the status of a run that --again is about to delete
 
 
@@ -69,8 +71,38 @@ def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
 
 
 def weights_path(root: Path, weights: str) -> Path:
-    """The file of a run's `best` or `last` weights."""
+    """The file of one kind of a run's weights."""
     return root / CHECKPOINTS / f"{weights}.safetensors"
+
+
+def candidate_path(root: Path, epoch: int) -> Path:
+    """The weights of an epoch that may turn out to be chosen, while a run trains."""
+    return weights_path(root, f"epoch-{epoch}")
+
+
+def keep_candidates(root: Path, epochs: Collection[int]) -> None:
+    """Delete the weights of all epochs but these."""
+    kept = {candidate_path(root, epoch) for epoch in epochs}
+    for path in (root / CHECKPOINTS).glob("epoch-*.safetensors"):
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def name_candidate(root: Path, epoch: int, weights: str) -> None:
+    """Keep the weights of an epoch under another name, unless a killed process did so already."""
+    source, target = candidate_path(root, epoch), weights_path(root, weights)
+    if source.is_file():
+        source.replace(target)
+    elif not target.is_file():
+        raise UserError(f"{root} has lost its weights of epoch {epoch}; train it with --again")
+
+
+def require_weights(root: Path, info: Mapping[str, Any], weights: str) -> None:
+    """Raise unless a run kept these weights; older runs kept fewer kinds."""
+    kept = [name for name in WEIGHTS if name in info]
+    if kept and weights not in kept:
+        has = f"{root} is of an older version and has only {' and '.join(kept)} weights"
+        raise UserError(f"{has}; use --weights {kept[0]}, or train it again with --again")
 
 
 def checkpoint_path(root: Path) -> Path:
@@ -82,6 +114,45 @@ def calibrator_path(root: Path, name: str, weights: str = "best") -> Path:
     """The files of a fitted calibrator, without their endings."""
     folder = root / CALIBRATORS
     return folder / name if weights == "best" else folder / weights / name
+
+
+def read_guarantee(root: Path, calibrator: str, weights: str) -> dict[str, Any] | None:
+    """The volume intervals fitted after a calibrator (empty: none); `None` if there are none.
+
+    Those of other weights or data, or of an earlier fit of the calibrator, are none."""
+    content = read_json(_guarantee_path(root, calibrator, weights))
+    if not isinstance(content, dict) or content.get("format") != GUARANTEE_FORMAT:
+        return None
+    same = content.get("identity") == _fitted_on(root, calibrator, weights)
+    return content if same else None
+
+
+def write_guarantee(root: Path, calibrator: str, weights: str, values: Mapping[str, Any]) -> None:
+    """Write the volume intervals fitted after a calibrator, with what they are tied to."""
+    path = _guarantee_path(root, calibrator, weights)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"format": GUARANTEE_FORMAT, "identity": _fitted_on(root, calibrator, weights)}
+    write_json(path, about | dict(values))
+
+
+def _guarantee_path(root: Path, calibrator: str, weights: str) -> Path:
+    return root / GUARANTEES / weights / f"{calibrator or 'uncalibrated'}.json"
+
+
+def _fitted_on(root: Path, calibrator: str, weights: str) -> dict[str, Any]:
+    info, fit = read_run(root), None
+    if calibrator:
+        path = calibrator_path(root, calibrator, weights)
+        fit = (read_json(path.with_name(f"{path.name}.json")) or {}).get("sha256", "")
+    data = info["data"]["checksum"]
+    return {"run": info["id"], "weights": weights, "data": data, "fit": fit}
+
+
+def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
+    """The facts of each calibrator that was fitted for these weights; also of a packed copy."""
+    found = sorted(calibrator_path(root, "any", weights).parent.glob("*.json"))
+    # older fits were over all voxels, and did not say so
+    return {path.stem: {"voxels": "all", **read_json(path)} for path in found}
 
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
@@ -105,7 +176,16 @@ def read_bins(root: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} is damaged; run segcal evaluate --again on {root}")
     if any("weights" not in entry for entry in entries):  # of an older version
         entries = [{"weights": only_weights(root), **entry} for entry in entries]
-    return entries
+    return [_with_sets(entry) for entry in entries]
+
+
+def _with_sets(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry in today's format; an older one has the bins of reference voxels alone."""
+    if "top" not in entry:
+        return entry
+    older = {name: entry[name] for name in ("top", "per_class", "fine") if name in entry}
+    kept = {name: value for name, value in entry.items() if name not in older}
+    return kept | {"sets": {"reference": older}}
 
 
 def write_bins(root: Path, classes: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> None:
@@ -121,7 +201,7 @@ def only_weights(root: Path) -> str:
 def remove_run(root: Path, others: Sequence[str] = ()) -> None:
     """Delete a run's files, and `others` in its folder; an interrupted removal is seen later."""
     write_run(root, read_run(root) | {"status": REMOVED})
-    for name in (CHECKPOINTS, CALIBRATORS, LOG, SCORES, BINS, *others, RUN):
+    for name in (CHECKPOINTS, CALIBRATORS, GUARANTEES, LOG, SCORES, BINS, *others, RUN):
         path = root / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -137,13 +217,14 @@ def sweep_run(root: Path) -> None:
 
 
 def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
-    """Write a packed copy of a run: `info`, compressed tables, and calibrators without tensors."""
+    """Write a packed copy of a run: `info`, compressed tables, and what was fitted, as JSON."""
     target.mkdir(parents=True, exist_ok=True)
     write_run(target, dict(info) | {"packed": True})
     for name in (LOG, SCORES, BINS):
         if existing(root / name) is not None:
             compress(root / name, target / name)
-    for path in (root / CALIBRATORS).rglob("*.json"):
+    fits = [path for name in (CALIBRATORS, GUARANTEES) for path in (root / name).rglob("*.json")]
+    for path in fits:
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_json(copy, read_json(path))

@@ -16,14 +16,16 @@ COLUMNS: dict[str, type] = {
     "network": str,
     "method": str,
     "setting": str,  # printed text; the settings themselves are in run.json
-    "weights": str,  # best, last
+    "weights": str,  # best, last, nll
     "split": str,  # train, val, test
     "corruption": str,  # gaussian_noise:0.03; empty for clean images
-    "calibrator": str,  # ts, lts, vs; empty for none
-    "voxels": str,  # of a calibration score: `reference` or `all`; empty for other scores
+    "calibrator": str,  # ts, ts2, lts, vs; empty for none
+    # Of a calibration score: `all` voxels, `near` (within 5 steps of predicted foreground), the
+    # foreground of the `reference`, or `empty`, all voxels of a case without foreground.
+    "voxels": str,
     "case": str,  # `pooled`: all voxels of the split together
     "class": str,  # `mean` over foreground classes, `all` of them, or `<name> (region)`
-    "metric": str,  # a key of METRICS
+    "metric": str,  # a key of METRICS, or one of VOLUMES
     "value": float,  # nan where there is none
 }
 """The columns of `scores.csv` in `SCORES_VERSION`, in their order."""

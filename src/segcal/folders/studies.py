@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.folders.files import read_json, write_json
+from segcal.folders.runs import is_run
 
 PLAN, SELECTION, CELLS, PACKED = "plan.json", "selection.json", "cells.json", "packed.json"
 RUNS = "runs"
@@ -38,9 +39,24 @@ def write_plan_file(root: Path, content: Mapping[str, Any]) -> None:
     write_json(root / PLAN, content)
 
 
-def write_selection(root: Path, rule: str, contenders: Sequence[Mapping[str, Any]]) -> None:
+def study_choice(folder: Path) -> str | None:
+    """The rule by which validation chooses in a study: that folder, or the one that holds it.
+
+    Older studies know Dice alone. `None` if the folder is of no study."""
+    root = folder.absolute()
+    root = root.parent if is_run(root) else root
+    root = root.parent if root.name == RUNS else root
+    if not is_study(root):
+        return None
+    records = study_records(root).values()
+    return next((record["choose"] for record in records if "choose" in record), "dice")
+
+
+def write_selection(
+    root: Path, choose: str, rule: str, contenders: Sequence[Mapping[str, Any]]
+) -> None:
     """Write which settings were tried, and which were chosen by which rule."""
-    write_json(root / SELECTION, {"rule": rule, "contenders": contenders})
+    write_json(root / SELECTION, {"choose": choose, "rule": rule, "contenders": contenders})
 
 
 def write_cells(root: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:

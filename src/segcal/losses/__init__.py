@@ -31,7 +31,7 @@ State = dict[str, Tensor]
 class Validation:
     """What an epoch's validation measured: what a loss with state learns from."""
 
-    reliability: Any  # `segcal.metrics.Reliability`, pooled over all validation cases
+    reliability: Any  # `segcal.metrics.Reliability` over reference voxels, of all cases
     dice: Tensor  # (K-1,): per foreground class, mean over cases
 
 

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segcal.losses.checks import counted, objective
-from segcal.types import IGNORE, check_arrays, check_choice, check_labels, check_range
+from segcal.types import IGNORE, UserError, check_arrays, check_choice, check_labels, check_range
+from segcal.voxels import grown
 
 SMOOTH = 1e-5  # of Dice, as in MONAI; a class absent from item and prediction then costs nothing
 
@@ -59,6 +60,8 @@ def margin_penalty(
     margin: float = 10.0,
     penalty: str = "l1",
     class_reduction: str = "sum",
+    where: str = "all",
+    reach: int = 3,
     ignore_index: int = IGNORE,
 ) -> Tensor:
     r"""The margin term alone, mean over voxels, to be added to any loss (the paper: 0.1 times).
@@ -66,28 +69,33 @@ def margin_penalty(
     $$ \sum_k e_k \quad\text{or, with penalty="l2",}\quad \sum_k e_k^2, \quad\text{where}\quad
     e_k = \max(0, \max_j l_j - l_k - m) $$
 
-    `labels` only tell which voxels have the label `ignore_index` and are left out.
+    `labels` tell which voxels have the label `ignore_index` and are left out, and, with
+    `where="near"`, which are penalised (see `mbls`).
 
     >>> margin_penalty(torch.tensor([[12.0, 0.0]]), margin=10.0)
     tensor(2.)
     """
     if labels is None:
+        if where == "near":
+            raise UserError('where="near" is near labelled foreground; give margin_penalty labels')
         ignore_index = IGNORE  # the zeros below are not to be ignored
         zero = torch.zeros((), dtype=torch.long, device=logits.device)
         labels = zero.expand(logits.shape[0], *logits.shape[2:])
     elif not torch.compiler.is_compiling():  # no look-up below fails on a label out of range
         check_arrays(logits, labels)
         check_labels(labels, logits.shape[1], ignore_index)
-    settings = {"margin": margin, "penalty": penalty, "class_reduction": class_reduction}
-    return _margin_penalty(logits, labels, ignore_index=ignore_index, **settings)
+    settings: dict[str, Any] = {"where": where, "reach": reach, "ignore_index": ignore_index}
+    settings |= {"margin": margin, "penalty": penalty, "class_reduction": class_reduction}
+    return _margin_penalty(logits, labels, **settings)
 
 
 @objective
 def _margin_penalty(
-    logits: Tensor, labels: Tensor, *, ignore_index: int, **settings: Any
+    logits: Tensor, labels: Tensor, *, where: str, reach: int, ignore_index: int, **settings: Any
 ) -> Tensor:
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
-    value, grad = _margin_term(logits.detach(), voxel_weight, **settings)
+    penalised = _penalised(labels, voxel_weight, where, reach, ignore_index)
+    value, grad = _margin_term(logits.detach(), penalised, **settings)
     return _with_gradient(logits, value / n_counted, grad.div_(n_counted))
 
 
@@ -100,6 +108,8 @@ def mbls(
     weight: float = 0.1,
     penalty: str = "l1",
     class_reduction: str = "sum",
+    where: str = "all",
+    reach: int = 3,
     ignore_index: int = IGNORE,
 ) -> Tensor:
     r"""Cross-entropy plus a penalty on logit distances beyond a margin (Murugesan et al., Eq. 7).
@@ -110,12 +120,18 @@ def mbls(
     K times weaker. `penalty="l2"` squares each excess after the hinge, so that distances under the
     margin stay free.
 
+    `where="near"` penalises only voxels within `reach` steps to face neighbours of labelled
+    foreground, over all spatial axes of an item, so that the background may be as sure as it
+    deserves. The penalty is still divided by the number of all counted voxels: each voxel near
+    keeps its weight.
+
     >>> mbls(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     tensor(0.6931)
     """
     check_range("weight", weight, 0)
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
-    excess, grad = _margin_term(logits.detach(), voxel_weight, margin, penalty, class_reduction)
+    penalised = _penalised(labels, voxel_weight, where, reach, ignore_index)
+    excess, grad = _margin_term(logits.detach(), penalised, margin, penalty, class_reduction)
     softmax = _softmax_term(logits.detach(), labels, voxel_weight, ignore_index)
     grad.mul_(weight).add_(_ce_gradient(softmax)).div_(n_counted)
     return _with_gradient(logits, (softmax.nll + weight * excess) / n_counted, grad)
@@ -130,6 +146,8 @@ def mbls_dice(
     weight: float = 0.1,
     penalty: str = "l1",
     class_reduction: str = "sum",
+    where: str = "all",
+    reach: int = 3,
     include_background: bool = False,
     ignore_index: int = IGNORE,
 ) -> Tensor:
@@ -140,7 +158,8 @@ def mbls_dice(
     """
     check_range("weight", weight, 0)
     voxel_weight, n_counted = counted(labels, ignore_index, logits)
-    excess, grad = _margin_term(logits.detach(), voxel_weight, margin, penalty, class_reduction)
+    penalised = _penalised(labels, voxel_weight, where, reach, ignore_index)
+    excess, grad = _margin_term(logits.detach(), penalised, margin, penalty, class_reduction)
     softmax = _softmax_term(logits.detach(), labels, voxel_weight, ignore_index)
     dice, dice_grad = _dice_term(softmax, include_background)
     grad.mul_(weight).add_(_ce_gradient(softmax)).div_(n_counted).add_(dice_grad)
@@ -165,6 +184,17 @@ def _softmax_term(logits: Tensor, labels: Tensor, weight: Tensor, ignore_index: 
 def _ce_gradient(softmax: _Softmax) -> Tensor:
     """Softmax - one-hot. Overwrites `softmax.probs`: use those first."""
     return softmax.probs.scatter_add_(1, softmax.truth, -softmax.weight)
+
+
+def _penalised(labels: Tensor, weight: Tensor, where: str, reach: int, ignore_index: int) -> Tensor:
+    """The weights (N, *S) of the voxels in the margin term: 0.0 also where it does not reach."""
+    check_choice("where", where, ("all", "near"))
+    if not isinstance(reach, int) or isinstance(reach, bool) or reach < 0:
+        raise UserError(f"reach must be a whole number of voxels from 0; got {reach!r}")
+    if where == "all":
+        return weight
+    foreground = labels.gt(0).logical_and_(labels.ne(ignore_index))
+    return weight * grown(foreground, reach)
 
 
 def _margin_term(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+import numpy as np
+import torch
 from torch import Tensor
 
 from segcal.types import check_choice, check_range
+from segcal.voxels import grown, near, predicted
 
-MASKS = ("reference", "all", "prediction", "union", "ring")
+MASKS = ("all", "near", "prediction", "reference", "union", "ring")
 
 
 def voxel_mask(
@@ -29,28 +31,25 @@ def voxel_mask(
     if mask == "reference":
         return reference
     if mask == "ring":
-        return _dilated(reference, ring) & _dilated(~reference & kept, ring) & kept
-    # A tie goes to the first class, as in argmax; comparing maxima is far cheaper.
-    predicted = (scores[:, 1:].amax(1) > scores[:, 0]) & kept
-    return predicted if mask == "prediction" else predicted | reference
+        return grown(reference, ring) & grown(~reference & kept, ring) & kept
+    if mask == "near":
+        return near(scores) & kept
+    foreground = predicted(scores) & kept
+    return foreground if mask == "prediction" else foreground | reference
 
 
-def chosen(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores (K, M) and labels (M,) of the voxels in a mask (N, V), from (N, K, V) and (N, V).
-
-    Two steps, because indexing with two lists of places at once takes twice as long.
-    """
-    where = mask.reshape(-1).nonzero()[:, 0]
-    rows = scores.transpose(0, 1).reshape(scores.shape[1], -1)
-    return rows.index_select(1, where), labels.reshape(-1).index_select(0, where)
+def places(mask: Tensor) -> Tensor:
+    """Where a mask is true, as if it were flat; NumPy takes a tenth of the time of `nonzero`."""
+    flat = mask.reshape(-1)
+    if flat.device.type != "cpu":
+        return flat.nonzero()[:, 0]
+    return torch.from_numpy(np.flatnonzero(flat.numpy()))
 
 
-def _dilated(region: Tensor, radius: int) -> Tensor:
-    """Grow a region (N, *S) by a cube of the given radius, one axis at a time."""
-    grown = region
-    for axis in range(1, region.ndim):
-        last = grown.movedim(axis, -1)
-        lines = last.reshape(-1, 1, last.shape[-1]).float()
-        pooled = F.max_pool1d(lines, 2 * radius + 1, stride=1, padding=radius)
-        grown = pooled.reshape(last.shape).movedim(-1, axis) > 0
-    return grown
+def chosen(scores: Tensor, labels: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores (K, M) and labels (M,) at `places` (M,), from (N, K, V) and (N, V)."""
+    n_classes, n_voxels = scores.shape[1:]
+    first = where + where.div(n_voxels, rounding_mode="floor") * ((n_classes - 1) * n_voxels)
+    flat = scores.reshape(-1)  # a view: to bring classes to the front would copy all scores
+    part = torch.stack([flat[k * n_voxels :].index_select(0, first) for k in range(n_classes)])
+    return part, labels.reshape(-1).index_select(0, where)

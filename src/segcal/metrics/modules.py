@@ -12,9 +12,9 @@ import torch
 import torchmetrics
 from torch import Tensor, nn
 
-from segcal.metrics import METRICS, Reliability, reliability, reliability_of_probs
-from segcal.metrics.calibration import check_finite, detached
+from segcal.metrics import METRICS, SETS, Reliability, reliability, reliability_of_probs
 from segcal.metrics.overlap import confusion, label_map
+from segcal.metrics.statistics import check_finite, detached
 from segcal.metrics.surface import mean_distance, missed, surfaces
 from segcal.types import IGNORE, UserError, check_arrays, check_range, settings_of
 
@@ -32,7 +32,7 @@ class _Scores(torchmetrics.Metric):
         super().__init__(**kwargs)
         check_range("n_classes", n_classes, 2)
         self.n_classes = n_classes
-        self.keys = tuple(key for key, row in METRICS.items() if row.of in kinds)
+        self.keys = tuple(key for key, row in METRICS.items() if row.of in kinds and not row.fine)
         # A MetricCollection takes metrics for one if their states have the same names and values;
         # a state named after the settings keeps them apart.
         self._add_sum("_".join(map(str, ["settings", *settings.values()])))
@@ -69,13 +69,16 @@ class _Scores(torchmetrics.Metric):
 
 
 class CalibrationScores(_Scores):
-    """Every `bins` metric of `METRICS`, per case and pooled, from logits; set as `reliability`.
+    """Every `bins` metric of `METRICS` for a mask, per case and pooled, from logits.
 
-    An update is one case, whose N items are its slices; with `items_are_cases` each item is a case.
+    Set as `reliability`. Over all voxels, the default, NLL, Brier and misplaced confidence are per
+    voxel of the reference's foreground. ECE is for the other masks; any but `all` and `reference`
+    has the metrics of `near`. An update is one case, whose N items are its slices; with
+    `items_are_cases` each item is a case.
 
     >>> scores = CalibrationScores(n_classes=2)
     >>> scores.update(torch.tensor([[[0.0, 0.0], [9.0, 2.0]]]), torch.tensor([[1, 1]]))
-    >>> print(f"{scores.compute()['ece']:.4f}")
+    >>> print(f"{scores.compute()['misplaced']:.4f}")
     0.0597
     """
 
@@ -83,6 +86,8 @@ class CalibrationScores(_Scores):
     sums: Tensor
     nll: Tensor
     brier: Tensor
+    spread: Tensor
+    selection: Tensor
 
     def __init__(self, n_classes: int, *, items_are_cases: bool = False, **settings: Any) -> None:
         defaults = settings_of(reliability)
@@ -92,11 +97,16 @@ class CalibrationScores(_Scores):
         reliability(torch.zeros(1, 2), torch.zeros(1).long(), **self.settings)
         distinct = self.settings | {"items_are_cases": items_are_cases}
         super().__init__(n_classes, ("bins",), distinct, **settings)
+        mask = self.settings["mask"]
+        self.voxels = mask if mask in SETS else "near"
+        self.keys = tuple(key for key in self.keys if self.voxels in METRICS[key].voxels)
         for name in ("case_sum", "case_count"):
             self._add_sum(name, len(self.keys))
         self._add_sum("sums", 3, 1 + n_classes, self.settings["n_bins"])
         self._add_sum("nll")
         self._add_sum("brier")
+        self._add_sum("spread", n_classes)
+        self._add_sum("selection", self.settings["n_bins"])
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Add one case: logits (N, K, *S), labels (N, *S)."""
@@ -104,18 +114,21 @@ class CalibrationScores(_Scores):
         size = 1 if self.items_are_cases else len(logits)
         for x, y in zip(logits.split(size), labels.split(size), strict=True):
             case = self.statistics(x, y, **self.settings)
-            self._add_case(torch.stack([METRICS[key].function(case) for key in self.keys]))
+            self._add_case(torch.stack(list(self._scores(case).values())))
             pooled = self.bins + case
-            self.sums, self.nll, self.brier = pooled.sums, pooled.nll, pooled.brier
+            self.sums, self.nll, self.brier, self.spread, self.selection = pooled.parts
+
+    def _scores(self, bins: Reliability) -> dict[str, Tensor]:
+        return {key: METRICS[key].over(self.voxels, bins) for key in self.keys}
 
     @property
     def bins(self) -> Reliability:
         """The pooled statistics so far (of all processes, inside `sync_context`)."""
-        return Reliability(self.sums, self.nll, self.brier)
+        return Reliability(self.sums, self.nll, self.brier, self.spread, self.selection)
 
     def compute(self) -> dict[str, Tensor]:
         """Each score as the mean over cases, and as `<key>_pooled`."""
-        pooled = {f"{key}_pooled": METRICS[key].function(self.bins) for key in self.keys}
+        pooled = {f"{key}_pooled": value for key, value in self._scores(self.bins).items()}
         return dict(zip(self.keys, self._mean, strict=True)) | pooled
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,8 +10,17 @@ from segcal.types import IGNORE, UserError, check_labels, check_range
 
 
 def label_map(scores: Tensor) -> Tensor:
-    """The class (N, *S) of the largest of scores (N, K, *S); `argmax` takes 8 times as long."""
-    return scores.max(1).indices
+    """The class (N, *S) of the largest of scores (N, K, *S), the first of several."""
+    last = scores.shape[1] - 1
+    if scores.device.type != "cpu" or scores.dtype == torch.bfloat16 or last > 255:
+        return scores.max(1).indices
+    # Of the classes that have the largest score, the one with most classes after it. NumPy compares
+    # and counts in bytes, item by item in the processor's cache: half of the time of `max`.
+    after = np.arange(last, -1, -1, dtype=np.uint8).reshape(-1, *[1] * (scores.ndim - 2))
+    labels = np.empty((len(scores), *scores.shape[2:]), dtype=np.uint8)
+    for item, out in zip(scores.detach().numpy(), labels, strict=True):
+        np.subtract(last, ((item == item.max(0)) * after).max(0), out=out)
+    return torch.from_numpy(labels).long()
 
 
 def confusion(
@@ -31,7 +41,9 @@ def confusion(
         return torch.bincount(cell, minlength=n_cells).reshape(n_classes, n_classes)
     kept = labels.ne(ignore_index)
     counts = torch.bincount(cell * kept, minlength=n_cells)
-    counts[0] -= len(kept) - kept.sum()  # ignored voxels are counted there; that is fastest
+    counts[0] -= (
+        len(kept) - kept.count_nonzero()
+    )  # ignored voxels are counted there; that is fastest
     return counts.reshape(n_classes, n_classes)
 
 

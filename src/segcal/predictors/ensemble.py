@@ -24,6 +24,7 @@ from segcal.folders import (
     is_run,
     read_run,
     remove_run,
+    require_weights,
     write_run,
 )
 from segcal.losses import LOSSES
@@ -144,6 +145,7 @@ def _member_info(folder: Path, calibrator: str, weights: str) -> dict[str, Any]:
     info = finished_run(folder)
     if info.get("kind") == KIND:
         raise UserError(f"{folder} is an ensemble; name its members instead")
+    require_weights(folder, info, weights)
     if calibrator:
         _fit_of(folder, info, calibrator, weights)  # raises if there is none
     return info

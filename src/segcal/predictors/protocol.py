@@ -39,7 +39,7 @@ class Predictor(Protocol):
 
     root: Path
     info: dict[str, Any]  # the content of run.json
-    weights: str  # the weights that predict: best or last
+    weights: str  # the weights that predict
 
     def ids(self, split: str) -> tuple[str, ...]:
         """The cases of a split."""

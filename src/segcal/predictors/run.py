@@ -17,7 +17,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal.config import RunSettings, checked
-from segcal.folders import WEIGHTS, CaseSet, read_run, refuse_packed, weights_path
+from segcal.folders import (
+    WEIGHTS,
+    CaseSet,
+    read_run,
+    refuse_packed,
+    require_weights,
+    weights_path,
+)
 from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
 from segcal.predictors.cases import data_of, prediction_of
@@ -93,17 +100,13 @@ def _in_windows(network: nn.Module, slices: Tensor, frame: Sequence[int]) -> Ten
 def open_run(
     root: Path, *, weights: str = "best", device: str | None = None, data: Path | None = None
 ) -> Run:
-    """Open a finished run with its `best` or `last` weights; `data` is its data set if moved."""
+    """Open a finished run with one kind of its weights; `data` is its data set if moved."""
     check_choice("weights", weights, WEIGHTS)
     info = finished_run(root)
     if data is not None:
         data_of(root, info, data)  # other data are refused now, even if all scores are known
     kept = [name for name in WEIGHTS if name in info]
-    if kept and weights not in kept:
-        raise UserError(
-            f"{root} has only {kept[0]} weights; use --weights {kept[0]}, or train it again with"
-            " --again"
-        )
+    require_weights(root, info, weights)
     settings = checked(info["settings"])
     channels, classes = info["data"]["channels"], info["data"]["classes"]
     options = settings.network.settings

@@ -11,7 +11,6 @@ from importlib.resources import files
 
 import pandas as pd
 
-TABLES = ("discriminative", "calibration", "posthoc", "penalty")
 COLUMNS = ("table", "class", "method", "penalty", "calibrator", "metric", "value")
 
 
@@ -45,13 +44,5 @@ def published_means() -> dict[tuple[str, str], pd.Series[float]]:
 
 @cache
 def _everything() -> pd.DataFrame:
-    parts = []
-    for name in TABLES:
-        with files(__name__).joinpath(f"{name}.csv").open(encoding="utf-8") as file:
-            parts.append(pd.read_csv(file, keep_default_na=False).assign(table=name))
-    rows = pd.concat(parts, ignore_index=True)
-    overlap = rows["metric"].isin(("dice", "asd"))
-    mean = rows["dataset"].map(lambda name: "mean (region)" if name == "brats" else "mean")
-    rows["class"] = rows["class"].fillna(mean.where(overlap, "all"))
-    rows["method"] = rows["method"].fillna("mbls")  # the table of penalties is about that alone
-    return rows.fillna({"penalty": "l1", "calibrator": ""})
+    with files(__name__).joinpath("paper.csv").open(encoding="utf-8") as file:
+        return pd.read_csv(file, keep_default_na=False)

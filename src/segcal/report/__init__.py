@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import pandas as pd
 
 from segcal.compare import Results
+from segcal.compare.metric_sets import PERFECT
 from segcal.compare.tables import TABLES, Entry, Row, Table
 from segcal.figures import FIGURES
 from segcal.figures.looks import axis_label
 from segcal.folders import replacing
+from segcal.metrics import METRICS
 from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
 from segcal.report.viewer import BUDGET, data_uri, viewer_data
+from segcal.report.volumes import volume_table
 from segcal.types import UserError, check_range
 
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
@@ -26,7 +30,8 @@ Step = Callable[[str], None]
 RELIABILITY, OF_CASES = ("reliability", "reliability_per_class"), ("qualitative",)
 MANY_PIXELS = 20_000  # in the images of a figure: its SVG would be larger than its PNG
 WIDE = 5.0  # inches: a wider figure takes the whole page
-SCORES = ("dice", "asd", "hd95", "missed", "ece", "cece", "confidence_gap", "nll", "brier")
+# Of every case, after the metrics that lead.
+SCORES = ("hd95", "missed", "volume_ratio", "confidence_gap", "brier", "ece", "cece")
 
 
 def build_report(
@@ -85,6 +90,7 @@ def _dataset(results: Results, dataset: str, published: bool, step: Step) -> dic
     """Everything that the page shows of one data set, except the viewer."""
     step(f"{dataset}: tables")
     made = {key: make(results, dataset, published=published) for key, make in TABLES.items()}
+    made["volumes"] = volume_table(results, dataset)
     tables = {key: table for key, table in made.items() if table is not None}
     part: dict[str, Any] = {
         "name": dataset,
@@ -117,22 +123,32 @@ def _figures(results: Results, dataset: str, keys: Iterable[str]) -> Iterator[di
                 figure.savefig(out, format="svg", metadata={"Date": None})
             address = data_uri(out.getvalue(), "image/svg+xml")
         wide = figure.get_figwidth() > WIDE
-        yield {"key": key, "row": row, "address": address, "wide": wide}
+        caption = row.caption(results.metrics)
+        yield {"key": key, "row": row, "caption": caption, "address": address, "wide": wide}
 
 
 def _case_tables(results: Results, dataset: str) -> Iterator[Table]:
-    """The score of every case by every contender, a table per metric."""
+    """The score of every case by every contender, a table per metric.
+
+    Beside one over reference voxels is what a perfect network would have."""
     names = {c.key: c.label for c in results.on(dataset)}
-    for metric in SCORES:
+    for metric in dict.fromkeys((*results.metrics.lead, *SCORES)):
         values = results.per_case(dataset, metric, results.overall_class(dataset, metric))
         if values.isna().all(axis=None):
             continue
+        title, columns = axis_label(metric), {names[str(key)]: values[key] for key in values}
+        if metric in PERFECT:
+            shown = title if results.metrics.key == "paper" else METRICS[metric].label
+            title = f"{shown}, reference voxels"
+            perfect = results.per_case(dataset, PERFECT[metric], "all")
+            for key in perfect:
+                columns[f"{names[str(key)]}, if perfect"] = perfect[key]
         rows = []
-        for case, scores in values.astype(object).where(values.notna(), None).iterrows():
+        table = pd.DataFrame(columns).astype(object)
+        for case, scores in table.where(table.notna(), None).iterrows():
             rows.append(Row(str(case), tuple(Entry(score) for score in scores)))
-        columns = tuple(names[str(key)] for key in values)
         digits = (0 if metric == "missed" else 3,) * len(columns)
-        yield Table(metric, axis_label(metric), columns, tuple(rows), digits=digits, first="case")
+        yield Table(metric, title, tuple(columns), tuple(rows), digits=digits, first="case")
 
 
 def _viewer(results: Results, dataset: str, n_cases: int, step: Step) -> dict[str, Any]:

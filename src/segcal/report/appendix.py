@@ -19,6 +19,7 @@ RECORDS = {
     "weights": "weights",
     "best": "best epoch (from 0)",
     "last": "last epoch (from 0)",
+    "nll": "epoch of the lowest NLL at about the best Dice (from 0)",
     "seconds": "seconds of training",
     "peak_memory_mb": "peak memory (MB)",
     "folder": "folder",

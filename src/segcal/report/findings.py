@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare import Results, ranking
-from segcal.compare.ranking import MAIN, SIGNIFICANT, Ranking
-from segcal.figures.from_runs import main_scores
+from segcal.compare.metric_sets import PERFECT
+from segcal.compare.ranking import SIGNIFICANT, Confidence, Ranking
+from segcal.figures.collected import main_scores
+from segcal.folders import read_fits
+
+Fits = list[dict[str, dict[str, Any]]]  # of each run: the facts by calibrator
 
 
 @dataclass(frozen=True)
@@ -25,13 +31,24 @@ class Leader:
 
 
 class Change(NamedTuple):
-    """What a calibrator did to a contender's ECE."""
+    """What a calibrator did to a contender."""
 
     contender: str
     calibrator: str
-    before: float
-    after: float
-    effect: str  # significantly lower or higher, not significant, mean and test disagree
+    # By metric: means before and after. The metrics that decide come first, then the paper's ECE,
+    # what a perfect network would have, and E/O, where they are known.
+    means: dict[str, tuple[float, float]]
+    effect: str  # one of `EFFECTS`
+    val_nll: tuple[float, float] | None = None  # over all voxels of the validation cases
+
+
+EFFECTS = {  # by the signs of the significant changes; negative is lower
+    frozenset({-1}): "Better",
+    frozenset({1}): "Worse",
+    frozenset({-1, 1}): "Better in one, worse in the other",
+    frozenset[int](): "No significant change",
+}
+DISAGREE = "Mean and test disagree"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +60,15 @@ class Findings:
     names: dict[str, str]  # the label of each main contender by its key
     n_cases: int
     n_patients: int
-    means: dict[str, pd.DataFrame]  # per metric: mean, low and high of each contender
+    # Per metric, and for a perfect network: mean, low and high of each contender.
+    means: dict[str, pd.DataFrame]
     missed: dict[str, float]  # objects missed or invented by each contender
+    silent: list[str]  # the contenders that predict no foreground in any case
     ranking: Ranking | None  # None for a single contender
     leaders: dict[str, Leader]  # per metric that has a mean
-    gaps: pd.DataFrame  # confidence gap: mean, low and high of each contender that has one
+    confidences: dict[str, Confidence]  # of each contender that was scored over all voxels
+    volumes: pd.DataFrame  # expected over true volume: a row per contender, a column per class
+    temperatures: dict[str, list[dict[str, Any]]]  # the facts of each run's fit, by contender
     changes: list[Change]
 
 
@@ -55,10 +76,17 @@ def find(results: Results, dataset: str) -> Findings:
     """The findings on a data set."""
     names = {c.key: c.label for c in results.main(dataset)}
     keys = list(names)
-    values = {m: main_scores(results, dataset, m) for m in (*MAIN, "missed")}
+    lead = results.metrics.lead
+    values = {m: main_scores(results, dataset, m) for m in (*lead, "missed")}
     patients = results.patients(dataset).reindex(values["dice"].index)
-    means = {m: ranking.bootstrap_means(values[m], patients) for m in MAIN}
-    known = [m for m in MAIN if means[m]["mean"].notna().any()]
+    means = {m: ranking.bootstrap_means(values[m], patients) for m in lead}
+    for metric in set(lead) & set(PERFECT):
+        perfect = main_scores(results, dataset, PERFECT[metric])
+        if not perfect.empty:
+            means[PERFECT[metric]] = ranking.bootstrap_means(perfect, patients)
+    near = main_scores(results, dataset, "ece", voxels="near")
+    fits = _fits(results, dataset)
+    known = [m for m in lead if means[m]["mean"].notna().any()]
     ranked = ranking.rank_results(results, dataset) if len(keys) > 1 else None
     return Findings(
         results=results,
@@ -68,10 +96,17 @@ def find(results: Results, dataset: str) -> Findings:
         n_patients=patients.nunique(),
         means=means,
         missed={key: float(values["missed"][key].sum()) for key in keys},
+        silent=[str(key) for key in near if near[key].isna().all()],
         ranking=ranked,
         leaders={m: _leader(ranked, m) if ranked else Leader(keys, keys, {}) for m in known},
-        gaps=_gaps(results, dataset),
-        changes=_changes(results, dataset),
+        confidences=ranking.confidences(results, dataset, keys),
+        volumes=_volumes(results, dataset, keys),
+        temperatures={
+            key: [fit["ts"] for fit in of_runs]
+            for key, of_runs in fits.items()
+            if all("ts" in fit for fit in of_runs)
+        },
+        changes=_changes(results, dataset, fits),
     )
 
 
@@ -98,33 +133,63 @@ def unbeaten(ranked: Ranking, metric: str) -> set[str]:
     return keys
 
 
-def _gaps(results: Results, dataset: str) -> pd.DataFrame:
-    """Mean confidence minus accuracy, the largest first."""
-    values = main_scores(results, dataset, "confidence_gap")
-    if not len(values):
-        return pd.DataFrame()
-    means = ranking.bootstrap_means(values, results.patients(dataset)).dropna(subset="mean")
-    return means.sort_values("mean", key=abs, ascending=False, kind="stable")
+def _volumes(results: Results, dataset: str, keys: list[str]) -> pd.DataFrame:
+    means = {}
+    for name in results.data(dataset)["classes"]:
+        means[name] = ranking.ratios_of_sums(results, dataset, "volume_ratio", name)["mean"]
+    return pd.DataFrame(means).reindex(keys)
 
 
-def _changes(results: Results, dataset: str) -> list[Change]:
-    """What every fitted calibrator did to the ECE; paired tests, corrected together."""
-    before, patients = main_scores(results, dataset, "ece"), results.patients(dataset)
-    tests = []
+def _fits(results: Results, dataset: str) -> dict[str, Fits]:
+    """What was fitted for each run of a contender; older fits know less."""
+    fits = {}
+    for c in results.main(dataset):
+        fits[c.key] = [read_fits(Path(results.runs[run]["folder"]), c.weights) for run in c.runs]
+    return fits
+
+
+def _val_nll(fits: Fits, calibrator: str) -> tuple[float, float] | None:
+    """Validation NLL before and after a calibrator, mean over runs; `None` if a fit lacks it."""
+    known = [fit.get(calibrator, {}).get("val_nll") or {} for fit in fits]
+    if not all(known):
+        return None
+    before, after = (float(np.mean([nll[when] for nll in known])) for when in ("before", "after"))
+    return before, after
+
+
+def _changes(results: Results, dataset: str, fits: Mapping[str, Fits]) -> list[Change]:
+    """What every fitted calibrator did; paired tests of all that decides, corrected together."""
+    patients, decides = results.patients(dataset), results.metrics.decide
+    beside, ratios = ("ece", "ece_perfect"), {}
+    for name in ("", *CALIBRATORS):
+        of_all = ranking.ratios_of_sums(results, dataset, "volume_ratio", calibrator=name)
+        ratios[name] = of_all["mean"].to_dict()
+    tests, lines = list[Any](), list[Any]()
     for name in CALIBRATORS:
-        after = main_scores(results, dataset, "ece", calibrator=name)
-        for key in map(str, after):
-            pair = pd.DataFrame({"before": before[key], "after": after[key]})
-            test = ranking.pairwise(pair, "ece", patients).iloc[0]
-            tests.append((key, name, pair.mean(), test))
-    corrected = ranking.holm(np.array([float(test["p"]) for *_, test in tests]))
+        pairs = {}
+        for metric in dict.fromkeys((*decides, *beside)):
+            both = [main_scores(results, dataset, metric, calibrator=key) for key in ("", name)]
+            pairs[metric] = dict(zip(("before", "after"), both, strict=True))
+        for key in map(str, pairs[decides[0]]["after"]):
+            means = {}
+            for metric, pair in pairs.items():
+                if all(key in table for table in pair.values()):
+                    values = pd.DataFrame({when: table[key] for when, table in pair.items()})
+                    means[metric] = (values["before"].mean(), values["after"].mean())
+                    if metric in decides:
+                        test = ranking.pairwise(values, metric, patients).iloc[0]
+                        agree = test["better"] == values.mean().idxmin()
+                        tests.append((len(lines), test["p"], test["better"], agree))
+            if key in ratios[""] and key in ratios[name]:
+                means["volume_ratio"] = (ratios[""][key], ratios[name][key])
+            lines.append((key, name, means))
+    corrected = ranking.holm(np.array([p for _, p, *_ in tests], dtype=float))
+    significant = [test for test, p in zip(tests, corrected, strict=True) if p < SIGNIFICANT]
     changes = []
-    for (key, name, mean, test), p in zip(tests, corrected, strict=True):
-        lower = mean["after"] < mean["before"]
-        effect = "significantly lower" if lower else "significantly higher"
-        if p >= SIGNIFICANT:
-            effect = "not significant"
-        elif test["better"] != mean.idxmin():
-            effect = "mean and test disagree"
-        changes.append(Change(key, name, mean["before"], mean["after"], effect))
+    for i, line in enumerate(lines):
+        own = [(better, agree) for of, _, better, agree in significant if of == i]
+        signs = frozenset(-1 if better == "after" else 1 for better, _ in own)
+        effect = EFFECTS[signs] if all(agree for _, agree in own) else DISAGREE
+        key, name, means = line
+        changes.append(Change(key, name, means, effect, _val_nll(fits[key], name)))
     return changes

@@ -20,7 +20,7 @@ from segcal.compare.names import method_label, network_label
 from segcal.compare.tables import TABLES, Entry, Table
 from segcal.figures.looks import looks_of
 from segcal.report import appendix
-from segcal.report.summary import MINUS, listed, number_of
+from segcal.report.words import MINUS, listed, number_of
 
 
 def render(results: Results, parts: Sequence[dict[str, Any]]) -> str:

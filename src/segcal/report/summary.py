@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare import Results
-from segcal.compare.ranking import Ranking
+from segcal.compare.metric_sets import PERFECT
+from segcal.compare.ranking import VERDICTS, Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
-from segcal.report.findings import Change, Findings, find, unbeaten
+from segcal.report.findings import Change, Findings, Leader, find, unbeaten
+from segcal.report.probabilities import (
+    before_and_after,
+    by_verdict,
+    on_calibrator,
+    on_confidence,
+    on_volumes,
+)
+from segcal.report.words import NBSP, capital, listed, name_of, number_of
 
-MINUS = "−"
-NBSP = "\u00a0"  # keeps a number and its unit on one line
 OUTCOMES = {
     "worse": "Significantly worse than",
     "better": "Significantly better than",
@@ -24,26 +31,11 @@ MISSED = (
     "Means of distances leave them out, ranks count them as the worst. Where a method invents an"
     " object, ranks count a correctly empty prediction as perfect."
 )
-USES = {"dice": "for outlines", "ece": "for probabilities"}
-
-
-def listed(names: Iterable[str], last: str = "and") -> str:
-    """Names in a row.
-
-    >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
-    ('a, b and c', 'a', '')
-    """
-    *others, final = list(names) or [""]
-    return f"{', '.join(others)} {last} {final}" if others else final
-
-
-def number_of(n: int, singular: str) -> str:
-    """A number of things.
-
-    >>> number_of(1, "case"), number_of(3, "case")
-    ('1 case', '3 cases')
-    """
-    return f"{n} {singular}" if n == 1 else f"{n} {singular}s"
+PAPER = (
+    "This follows from the paper's metrics. Reference voxels are chosen by the answer: ECE and CECE"
+    " over them do not say how far probabilities can be trusted; --metrics main does."
+)
+UNKNOWN = "The confidence gap over all voxels was not scored; segcal evaluate --again adds it."
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,8 @@ class Summary:
 def summarise(results: Results, dataset: str) -> Summary:
     """The findings on a data set in sentences."""
     f = find(results, dataset)
-    return Summary(_lead(f), _advice(f), _tiles(f), _sections(f), _cautions(f))
+    by_paper = f" {PAPER}" if results.metrics.key == "paper" else ""
+    return Summary(_lead(f), _advice(f) + by_paper, _tiles(f), _sections(f), _cautions(f))
 
 
 def _lead(findings: Findings) -> str:
@@ -74,14 +67,30 @@ def _lead(findings: Findings) -> str:
         size += f" of {number_of(findings.n_patients, 'patient')}"
     compared = "were compared" if n_methods > 1 else "was scored"
     text = f"{number_of(n_methods, 'method')} {compared} on {findings.dataset} ({size})."
-    return f"{text} {_headline(findings, 'dice')} {_headline(findings, 'ece')}"
+    for key in findings.silent:
+        count = number_of(int(findings.missed[key]), "object")
+        text += f" {findings.names[key]} predicts no foreground and misses {count}."
+    return " ".join([text, *(_headline(findings, metric) for metric in _decide(findings))])
+
+
+def _decide(findings: Findings) -> tuple[str, ...]:
+    """The metrics that decide what to use."""
+    return "dice", *findings.results.metrics.decide
 
 
 def _headline(findings: Findings, metric: str) -> str:
-    label, leader = METRICS[metric].label, findings.leaders.get(metric)
+    label, leader = name_of(metric), findings.leaders.get(metric)
     if leader is None:
         return f"No method has a {label}."
-    value = _mean(findings, metric, leader.order[0])[0]
+    first = _first(findings, leader)
+    value = _mean(findings, metric, first)[0]
+    if metric == "misplaced":
+        share = 100 * float(value)
+        value += f": probability equal to {share:.0f}{NBSP}% of the foreground is misplaced"
+    value += _perfect(findings, metric, first)
+    if first != leader.order[0]:
+        among = f"Best mean {label} of those that predict foreground"
+        return f"{among}: {findings.names[first]} ({value})."
     title = f"Mean {label}" if findings.ranking is None else f"Best mean {label}"
     text = f"{title}: {_names(findings, leader.tied)} ({value})"
     if findings.ranking is None or findings.n_patients < 2:
@@ -92,6 +101,12 @@ def _headline(findings: Findings, metric: str) -> str:
     elif leader.tests["better"]:
         test = f"significantly better than {_names(findings, leader.tests['better'])}"
     return f"{text}, {test}."
+
+
+def _first(findings: Findings, leader: Leader) -> str:
+    """The best mean, but of those that predict foreground: to predict nothing may score well."""
+    known = [key for key in leader.order if key not in findings.silent]
+    return (known or leader.order)[0]
 
 
 def _names(findings: Findings, keys: Iterable[str]) -> str:
@@ -125,7 +140,15 @@ def _mean(findings: Findings, metric: str, key: str) -> tuple[str, str]:
     mean, low, high = findings.means[metric].loc[key].to_numpy(dtype=float)
     unit = METRICS[metric].unit
     value = f"{mean:.3f}{NBSP}{unit}" if unit else f"{mean:.3f}"
-    return value, "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
+    beside = _perfect(findings, metric, key)
+    return value, "" if math.isnan(low) else f" ({low:.3f} to {high:.3f}{beside})"
+
+
+def _perfect(findings: Findings, metric: str, key: str) -> str:
+    """What a perfect network would have, if that is known and not 0."""
+    means = findings.means.get(PERFECT.get(metric, ""))
+    known = means is not None and key in means.index
+    return f"; if perfect {means['mean'][key]:.3f}" if means is not None and known else ""
 
 
 def _stability(ranking: Ranking, column: str, key: str) -> str:
@@ -137,30 +160,37 @@ def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
     tiles = []
     for metric, leader in findings.leaders.items():
         label = f"{METRICS[metric].label} {METRICS[metric].arrow}"
-        value, interval = _mean(findings, metric, leader.order[0])
+        first = _first(findings, leader)
+        value, interval = _mean(findings, metric, first)
         if findings.ranking is None:
             tiles.append((label, value, interval.strip(" ()")))
-        elif metric in USES:
+        elif first != leader.order[0]:
+            note = f"{value}{interval}; of those that predict foreground"
+            tiles.append((f"Best {label}", findings.names[first], note))
+        else:
             tiles.append((f"Best {label}", _names(findings, leader.tied), value + interval))
     if findings.ranking is not None:
         first = str(findings.ranking.case_rank["mean"].idxmin())
         note = _stability(findings.ranking, "overall", first) or "no bootstrap with one patient"
         tiles.append(("Best case rank", findings.names[first], note))
-    gaps = findings.gaps
-    if len(gaps):
-        note = f"underconfident: {(gaps['high'] < 0).sum()}"
-        tiles.append(("Overconfident", f"{(gaps['low'] > 0).sum()} of {len(gaps)}", note))
+    groups = by_verdict(findings)
+    if groups:
+        named = [f"{name}: {_names(findings, keys)}" for name, keys in groups.items()]
+        n_over = len(groups.get(VERDICTS[0], ()))
+        value = f"{n_over} of {len(findings.confidences)}"
+        tiles.append((VERDICTS[0].capitalize(), value, "; ".join(named)))
     n_classes = len(findings.results.data(findings.dataset)["classes"])
     note = f"{number_of(findings.n_patients, 'patient')}, classes: {n_classes}"
     return [*tiles, ("Test cases", str(findings.n_cases), note)]
 
 
 def _sections(findings: Findings) -> dict[str, str]:
-    sections = {METRICS[m].label: _on_metric(findings, m) for m in findings.leaders}
-    if len(findings.gaps):
-        sections["Confidence"] = _confidence(findings)
+    sections = {"Confidence": on_confidence(findings) if findings.confidences else UNKNOWN}
+    if findings.confidences:
+        sections["Expected over true volume"] = on_volumes(findings)
+    sections |= {capital(name_of(m)): _on_metric(findings, m) for m in findings.leaders}
     for name in dict.fromkeys(change.calibrator for change in findings.changes):
-        sections[f"After {CALIBRATORS[name].label}"] = _calibrated(findings, name)
+        sections[f"After {CALIBRATORS[name].label}"] = on_calibrator(findings, name)
     if any(findings.missed.values()):
         counts = listed(f"{findings.names[key]} {n:g}" for key, n in findings.missed.items())
         sections["Missed or invented objects"] = f"Over all cases and classes: {counts}. {MISSED}"
@@ -174,33 +204,6 @@ def _sections(findings: Findings) -> dict[str, str]:
     return sections | ({"Limits": " ".join(limits)} if limits else {})
 
 
-def _confidence(findings: Findings) -> str:
-    groups: dict[str, list[str]] = {"Overconfident": [], "Underconfident": [], "Neither": []}
-    for key, (mean, low, high) in findings.gaps.iterrows():
-        group = "Overconfident" if low > 0 else "Underconfident" if high < 0 else "Neither"
-        gap = f"{mean:+.3f}".replace("-", MINUS)
-        groups[group].append(f"{findings.names[str(key)]} ({gap})")
-    return f"Mean confidence minus accuracy over the foreground. {_grouped(groups)}"
-
-
-def _calibrated(findings: Findings, calibrator: str) -> str:
-    groups: dict[str, list[str]] = {}
-    for change in findings.changes:
-        if change.calibrator == calibrator:
-            text = f"{findings.names[change.contender]} ({_numbers(change)})"
-            groups.setdefault(change.effect.capitalize(), []).append(text)
-    text = f"{METRICS['ece'].label} before and after. {_grouped(groups)}"
-    return text if CALIBRATORS[calibrator].keeps_labels else f"{text} It may change the label map."
-
-
-def _numbers(change: Change) -> str:
-    return f"{change.before:.4f} to {change.after:.4f}"
-
-
-def _grouped(groups: dict[str, list[str]]) -> str:
-    return " ".join(f"{title}: {listed(names)}." for title, names in groups.items() if names)
-
-
 def _cautions(findings: Findings) -> list[str]:
     """What makes the comparison weak."""
     failed = findings.results.failed
@@ -210,14 +213,16 @@ def _cautions(findings: Findings) -> list[str]:
         return [*cautions, f"One {unit} only: no interval, no test, and the order means little."]
     if findings.ranking is None:
         return cautions
-    for metric in ("dice", "ece", "cece"):  # missing distances are counted as missed objects
+    for metric in findings.results.metrics.lead:
+        if METRICS[metric].of == "surfaces":  # without a distance an object was missed, as is said
+            continue
         values = findings.ranking.values[metric].dropna(how="all")
         for key, n in values.isna().sum().items():
             if n:
-                lacks = f"{findings.names[str(key)]} has no {METRICS[metric].label} in {n} of"
+                lacks = f"{findings.names[str(key)]} has no {name_of(metric)} in {n} of"
                 cautions.append(f"{lacks} {findings.n_cases} cases; its mean is over the others.")
     tests = findings.ranking.pairwise.items()
-    few = [METRICS[metric].label for metric, table in tests if table["note"].ne("").all()]
+    few = [name_of(metric) for metric, table in tests if table["note"].ne("").all()]
     if few:
         cautions.append(f"Too few patients for any significant difference in {listed(few)}.")
     return cautions
@@ -225,20 +230,24 @@ def _cautions(findings: Findings) -> list[str]:
 
 def _advice(findings: Findings) -> str:
     """Which method to use, and which calibrator with it."""
-    metrics = [metric for metric in USES if metric in findings.leaders]
+    metrics = [metric for metric in _decide(findings) if metric in findings.leaders]
     if not metrics:
         return "No method can be recommended: there are no scores to choose by."
     if findings.ranking is None:
         text = "There is only one method; to choose, compare it with others on the same data."
         return text + _calibrators(findings, findings.names)
-    labels = " or ".join(METRICS[metric].label for metric in metrics)
+    labels = listed([name_of(metric) for metric in metrics], "or")
     best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
+    best -= set(findings.silent)
     if best:
         return _choice(findings, findings.ranking, best, labels)
-    firsts = {metric: findings.leaders[metric].order[0] for metric in metrics}
-    uses = listed(f"{findings.names[key]} {USES[metric]}" for metric, key in firsts.items())
+    firsts: dict[str, list[str]] = {}
+    for metric in metrics:
+        first = _first(findings, findings.leaders[metric])
+        firsts.setdefault(first, []).append(name_of(metric))
+    uses = listed(f"{findings.names[key]} for {listed(names)}" for key, names in firsts.items())
     text = f"{uses}: each method is significantly worse than another in {labels}."
-    return text + _calibrators(findings, firsts.values())
+    return text + _calibrators(findings, firsts)
 
 
 def _choice(findings: Findings, ranking: Ranking, keys: set[str], labels: str) -> str:
@@ -258,21 +267,44 @@ def _choice(findings: Findings, ranking: Ranking, keys: set[str], labels: str) -
 
 
 def _calibrators(findings: Findings, keys: Iterable[str]) -> str:
-    """The best calibrator that lowers ECE and keeps the label map, and those that raise ECE."""
-    text, unchanged, ece = "", list[str](), METRICS["ece"].label
+    """The calibrator that validation chooses, or all that help, and those that do harm."""
+    text, unchanged, decides = "", list[str](), findings.results.metrics.decide
     for key in dict.fromkeys(keys):
         changes = [change for change in findings.changes if change.contender == key]
-        best = ""
-        for change in sorted(changes, key=lambda change: change.after):
-            row = CALIBRATORS[change.calibrator]
-            applied = f"{row.label} to {findings.names[key]} ({ece} {_numbers(change)})"
-            if change.effect == "significantly lower" and row.keeps_labels and not best:
-                best = f" Apply {applied}."
-                text += best
-            elif change.effect == "significantly higher":
-                text += f" Do not apply {applied}."
-            elif change.effect == "not significant":
-                unchanged.append(row.label)
+        text += _applied(findings, [c for c in changes if CALIBRATORS[c.calibrator].keeps_labels])
+        for change in changes:
+            if change.effect == "Worse":
+                text += f" Do not apply {_to(findings, change)}."
+            elif change.effect == "No significant change":
+                unchanged.append(CALIBRATORS[change.calibrator].label)
     if unchanged and not text:
-        return f" {listed(dict.fromkeys(unchanged))} did not change {ece} significantly."
+        labels = listed([name_of(metric) for metric in decides], "or")
+        return f" {listed(dict.fromkeys(unchanged))} did not change {labels} significantly."
     return text
+
+
+def _applied(findings: Findings, changes: Sequence[Change]) -> str:
+    """Which calibrator of one contender to apply: test scores do not choose among several."""
+    helpful = [change for change in changes if change.effect == "Better"]
+    if not helpful:
+        return ""
+    known = [(*change.val_nll, change) for change in changes if change.val_nll]
+    if len(known) == len(changes):
+        before, after, chosen = min(known, key=lambda each: each[1])
+        name, label = findings.names[chosen.contender], CALIBRATORS[chosen.calibrator].label
+        if after >= before:
+            return f" No calibrator lowers the validation NLL of {name}."
+        if chosen.effect != "Better":
+            return f" {label} lowers the validation NLL of {name} most, but gains nothing on test."
+        best = "it lowers the validation NLL most. Its numbers here are of test cases."
+        return f" Apply {_to(findings, chosen)}: {best}"
+    if len(helpful) == 1:
+        return f" Apply {_to(findings, helpful[0])}."
+    each = listed((_to(findings, change) for change in helpful), "or")
+    return f" Apply {each}; segcal calibrate --again adds the validation NLL that chooses."
+
+
+def _to(findings: Findings, change: Change) -> str:
+    numbers = before_and_after(change, dict.fromkeys((*findings.results.metrics.decide, "ece")))
+    label, name = CALIBRATORS[change.calibrator].label, findings.names[change.contender]
+    return f"{label} to {name} ({numbers})"

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segcal.compare import Contender, Results
+from segcal.compare.metric_sets import PERFECT
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
-from segcal.figures.from_runs import main_scores
+from segcal.figures.collected import main_scores
 from segcal.folders import IGNORED
 from segcal.metrics import METRICS, label_map
 from segcal.predictors import Predictor, open_predictor
@@ -33,24 +34,25 @@ MARGIN = 8  # voxels around the labels that are shown, in the plane; a quarter o
 THICK = 48  # a stack of more slices loses slices before its slices lose resolution
 COARSE = 32  # slices keep at least this many voxels in height and width
 Stack = NDArray[np.uint8]  # slices (D, H, W) of grey values or labels
-DICE, ECE = METRICS["dice"].label, METRICS["ece"].label
+DICE = METRICS["dice"].label
 
 
 def chosen_cases(results: Results, dataset: str, n_cases: int) -> dict[str, list[str]]:
-    """The cases to show with the reasons: worst, best and median Dice, worst ECE, then others.
+    """The cases to show with the reasons: worst, best and median Dice, worst calibration, others.
 
     Scores are means over the contenders. A case may have several reasons; then there are fewer.
     """
     dice = main_scores(results, dataset, "dice").mean(axis=1).dropna().sort_values(kind="stable")
-    ece = main_scores(results, dataset, "ece").mean(axis=1).dropna()
+    metric = results.metrics.of_figures
+    error = main_scores(results, dataset, metric).mean(axis=1).dropna()
     order, wanted = list(dice.index), list[tuple[str, str]]()
     if order:
         median = order[(len(order) - 1) // 2]
         wanted = [(order[0], f"worst {DICE}"), (order[-1], f"best {DICE}")]
         wanted.append((median, f"median {DICE}"))
-    if len(ece):
-        wanted.insert(2, (str(ece.idxmax()), f"worst {ECE}"))
-    if len(dice.index.union(ece.index)) == 1:
+    if len(error):
+        wanted.insert(2, (str(error.idxmax()), f"worst {METRICS[metric].label}"))
+    if len(dice.index.union(error.index)) == 1:
         return {wanted[0][0]: ["the only case"]}
     reasons: dict[str, list[str]] = {}
     for case, reason in wanted[:n_cases]:
@@ -71,11 +73,13 @@ def viewer_data(
     step: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Everything that the viewer needs, ready for JSON; `step` is called before each case."""
-    reasons = chosen_cases(results, dataset, n_cases)
+    metric, reasons = results.metrics.of_figures, chosen_cases(results, dataset, n_cases)
+    label = METRICS[metric].label
     if not reasons:
-        raise UserError(f"no case of {dataset} has a {DICE} or {ECE} to choose by")
+        raise UserError(f"no case of {dataset} has a {DICE} or {label} to choose by")
     info, methods = results.data(dataset), results.main(dataset)[:MOST_METHODS]
-    dice, ece = main_scores(results, dataset, "dice"), main_scores(results, dataset, "ece")
+    dice, error = (main_scores(results, dataset, name) for name in ("dice", metric))
+    perfect: Any = main_scores(results, dataset, PERFECT[metric]) if metric in PERFECT else {}
     opened, cases = cache(open_predictor), []
     for case, why in reasons.items():
         step(f"{dataset}: {case}")
@@ -83,7 +87,9 @@ def viewer_data(
         content = _pictures(shown, case, budget // len(reasons))
         content |= {"id": case, "why": ", ".join(why), "scores": []}
         for key in (c.key for c in methods):
-            text = f"{DICE} {dice[key][case]:.3f} · {ECE} {ece[key][case]:.3f}"
+            text = f"{DICE} {dice[key][case]:.3f} · {label} {error[key][case]:.3f}"
+            if key in perfect:
+                text += f", if perfect {perfect[key][case]:.3f}"
             content["scores"].append(text.replace("nan", "–"))
         cases.append(content)
     # Red, green and blue of 256 steps of confidence, from the lowest to 1.

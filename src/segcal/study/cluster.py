@@ -1,25 +1,20 @@
-"""The engine for many machines: a Ray task per job, which its node runs in a process of its own."""
+"""The engine for many machines: a Ray task per job, which has a process of its own."""
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from importlib import import_module
 from typing import Any
 
-from segcal.study.engines import TICK, Local, Outcomes, Tick
+from segcal.hardware import before_torch
+from segcal.study.engines import TICK, Outcomes, Tick, without_ranks
 from segcal.study.jobs import Job, Outcome
 from segcal.types import UserError
 
 RETRIES = 3  # of a cell whose process or node died
 PATIENCE = 60.0  # seconds to wait for a node on which a cell fits
-
-
-class LostError(Exception):
-    """The process of a job has died, perhaps with its node; Ray tries again on any node."""
 
 
 class Ray:
@@ -67,7 +62,7 @@ class Ray:
 
     def run(self, jobs: Sequence[Job], tick: Tick) -> Outcomes:
         """Ray decides where and when; a task whose process or node dies is started again."""
-        options = {"max_retries": RETRIES, "retry_exceptions": [LostError], **self._needs}
+        options = {"max_retries": RETRIES, "max_calls": 1, **self._needs}  # a process for each
         task = self._ray.remote(**options)(_task)
         for job in jobs:
             self._pending[task.options(name=f"{job.kind} {job.name}").remote(job)] = job
@@ -114,10 +109,8 @@ def _check_reachable(address: str) -> None:
 
 
 def _task(job: Job) -> Outcome:
-    """The work of a Ray worker, which stays for the next task, with its server of processes."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")  # of this task; the server may have others
-    with closing(Local(1, devices=None if given is None else [given])) as engine:
-        ((_, outcome),) = engine.run([job], lambda names: None)
-    if outcome.lost:
-        raise LostError(outcome.error)
+    """What a Ray worker does, which ends with its task."""
+    without_ranks()
+    before_torch()
+    outcome: Outcome = import_module("segcal.study.work").work(job)
     return outcome

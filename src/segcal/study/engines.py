@@ -49,16 +49,10 @@ class Engine(Protocol):
 
 
 def warm_up() -> None:
-    """Start the server that processes are forked from; it imports torch while this process works.
-
-    Without ranks: under Slurm and its like Lightning takes a process for one of many that train one
-    network, but a cell trains alone."""
+    """Start the server that processes are forked from; it imports torch in the background."""
     before_torch()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["segcal.study.work"])
-    ranks = {}
-    for key in list(os.environ):
-        if key in RANKS or key.startswith(SCHEDULERS):
-            ranks[key] = os.environ.pop(key)
+    ranks = without_ranks()
     # The server ignores Ctrl-C: this process answers it. Only its main thread can set signals.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
@@ -68,6 +62,15 @@ def warm_up() -> None:
         os.environ.update(ranks)
         if is_main:
             signal.signal(signal.SIGINT, before)
+
+
+def without_ranks() -> dict[str, str]:
+    """Remove the ranks of this process from its environment, and return them.
+
+    Under Slurm and its like Lightning takes a process for one of many that train one network, but
+    a cell trains alone."""
+    keys = [key for key in os.environ if key in RANKS or key.startswith(SCHEDULERS)]
+    return {key: os.environ.pop(key) for key in keys}
 
 
 class _Running(NamedTuple):
@@ -167,7 +170,7 @@ def _outcome(r: _Running) -> Outcome:
         time.sleep(TICK)  # if this process is being ended too, it ends now and records no failure
     _end(r.process)
     r.connection.close()
-    return outcome or Outcome(_how_it_ended(r.process.exitcode, r.job), lost=True)
+    return outcome or Outcome(_how_it_ended(r.process.exitcode, r.job))
 
 
 def _end(process: Any) -> None:

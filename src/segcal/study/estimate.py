@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 
-from segcal.calibrators import CALIBRATORS
 from segcal.config import RunSettings
-from segcal.data.slices import Slices, volume
+from segcal.data.slices import Slices
 from segcal.folders import open_cases
 from segcal.hardware import keep_pages
-from segcal.predictors.run import volume_logits
 from segcal.study.cells import Cell
 from segcal.study.engines import start_engine
 from segcal.study.folder import adopted, cell_state, is_scored
@@ -29,7 +27,7 @@ from segcal.types import UserError
 STEPS = 4  # timed, after one to warm up
 START = 1.5  # seconds to start a process and open the data
 INFERENCE = 0.5  # prediction and scores of a slice, as a share of its training step
-FIT_SLICES = 5  # of a case, on which the fit of a calibrator is timed
+FIT = 4  # a fit of a calibrator, in predictions of the validation cases: about that of `lts`
 
 
 def estimate(
@@ -37,14 +35,13 @@ def estimate(
 ) -> dict[str, Any]:
     """Seconds of training left in every cell, and of all with so many workers; writes nothing.
 
-    A few training steps and short fits of calibrators are timed for each network and data set.
-    `finish` is the time of scoring and calibrating the chosen runs."""
+    A few training steps are timed for each network and data set. `finish` is the time of scoring
+    and calibrating the chosen runs."""
     root = out.absolute()
     cells = adopted(root, plan.cells)
     jobs = {}
     for cell in reversed(cells):
-        settings = cell.settings.model_dump(mode="json")
-        jobs[cell.protocol] = Job("probe", cell.name, root, settings, cell.after, plan.cpus)
+        jobs[cell.protocol] = Job("probe", cell.name, root, cell.settings, cell.after, plan.cpus)
     timed: dict[str, dict[str, float]] = {}
     with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
         for job, outcome in engine.run(list(jobs.values()), lambda names: None):
@@ -71,16 +68,17 @@ def estimate(
 
 def _finishing(root: Path, cells: Sequence[Cell], seconds: dict[Any, Any]) -> list[float]:
     """Seconds of scoring and calibrating: one run of each contender for every seed and fold."""
-    groups: dict[Any, list[Cell]] = {}
+    groups, scored = {}, set()
     for cell in cells:
         key = cell.contender, cell.settings.seed, cell.settings.fold
-        groups.setdefault(key, []).append(cell)
+        groups[key] = cell
+        if is_scored(root, cell.name, cell.after):
+            scored.add(key)
     left = []
-    for group in groups.values():
-        if not any(is_scored(root, cell.name, cell.after) for cell in group):
-            after, once = group[0].after, seconds[group[0].protocol]
-            fits = sum(once["val"] + once[name] for name in after.calibrators)
-            left.append(once["test"] * len(after.conditions) + fits * len(after.weights))
+    for cell in [cell for key, cell in groups.items() if key not in scored]:
+        after, once = cell.after, seconds[cell.protocol]
+        n_fits = len(after.calibrators) * len(after.weights)
+        left.append(once["test"] * len(after.conditions) + FIT * once["val"] * n_fits)
     return left
 
 
@@ -93,26 +91,17 @@ def _duration(stages: Iterable[Sequence[float]], slots: int) -> float:
     return sum(max(sum(jobs) / slots, max(jobs, default=0.0)) for jobs in stages)
 
 
-def probe(settings: RunSettings, calibrators: Sequence[str]) -> dict[str, float]:
-    """Estimated seconds of a training, of predicting `val` and `test`, and of each calibrator."""
+def probe(settings: RunSettings) -> dict[str, float]:
+    """Estimated seconds of a training, and of predicting `val` and `test`."""
     keep_pages()
     cases, training = open_cases(Path(settings.data)), settings.training
     slices = Slices(cases, "train", fold=settings.fold, keep_empty=training.keep_empty)
-    model = Segmentation(settings, cases, slices)
-    step = _step_seconds(settings, model, slices)
-    n_slices, seconds = {}, {}
+    step = _step_seconds(settings, Segmentation(settings, cases, slices), slices)
+    seconds = {}
     for split in ("val", "test"):
-        n_slices[split] = sum(len(cases.label(id)) for id in cases.split(split, settings.fold))
-        seconds[split] = n_slices[split] * INFERENCE * step / training.batch
+        n_slices = sum(len(cases.label(id)) for id in cases.split(split, settings.fold))
+        seconds[split] = n_slices * INFERENCE * step / training.batch
     epoch = -(-len(slices) // training.batch) * step + seconds["val"]
-    image, label = volume(cases, cases.split("val", settings.fold)[0])
-    middle = slice(len(image) // 2, len(image) // 2 + FIT_SLICES)
-    with torch.no_grad():
-        logits = volume_logits(model.cpu().network, image[middle], slices.shape)
-    for name in calibrators:
-        start = time.perf_counter()
-        CALIBRATORS[name].fit(lambda: [(logits, label[middle], image[middle])])
-        seconds[name] = (time.perf_counter() - start) * n_slices["val"] / len(logits)
     return {"train": START + training.epochs * epoch, **seconds}
 
 

@@ -35,8 +35,8 @@ def record_plan(root: Path, plan: Plan) -> None:
         others = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
         reason = f"is a study with other cells too ({dropped[0]}{others})"
         raise UserError(f"{root} {reason}; choose another --out")
-    content = {"name": plan.name, "cpus": plan.cpus, "gpus": plan.gpus, "cells": cells}
-    folders.write_plan_file(root, content)
+    content = {"name": plan.name, "choose": plan.choose, "cpus": plan.cpus, "gpus": plan.gpus}
+    folders.write_plan_file(root, content | {"cells": cells})
 
 
 def is_trained(root: Path, name: str) -> bool:

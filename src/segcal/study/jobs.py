@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segcal.config import RunSettings
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Job:
     kind: str
     name: str
     folder: Path  # of the run
-    settings: dict[str, Any]  # of the run, as in run.json
+    settings: RunSettings
     after: After
     cpus: int
     log: Path | None = None  # what the process prints; kept if it fails
@@ -48,4 +51,3 @@ class Outcome:
 
     error: str = ""
     value: dict[str, Any] = field(default_factory=dict)
-    lost: bool = False  # its process ended before it could report

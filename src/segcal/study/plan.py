@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
+from segcal.choice import DEFAULT
 from segcal.config import ChosenNetwork, Machine, put_all, read_toml, unknown, validated
 from segcal.study.cells import Cell, spread_out
 from segcal.study.sections import Section, SectionTable, named_tables
@@ -30,6 +31,7 @@ class PlanMachine(Machine, frozen=True):
 class PlanTable(SectionTable, frozen=True):
     """The keys of a plan."""
 
+    choose: Literal["dice", "nll"] = DEFAULT
     machine: PlanMachine = PlanMachine()
     studies: dict[str, SectionTable] = Field(default_factory=dict)
 
@@ -43,6 +45,7 @@ class Plan:
     varying: frozenset[str]  # the keys that are part of the cells' names
     cpus: int
     gpus: float | None
+    choose: str  # the rule by which validation chooses settings
 
     @property
     def needs(self) -> dict[str, Any]:
@@ -85,7 +88,9 @@ def read_plan(
         rule = "leave machine.devices and machine.nodes at 1, and run more cells at a time"
         raise UserError(f"a cell is one process: {rule}")
     cells, varying = spread_out(_sections(table, only))
-    return Plan(path.stem, _named(cells, names), varying, table.machine.cpus, table.machine.gpus)
+    machine = table.machine
+    named = _named(cells, names)
+    return Plan(path.stem, named, varying, machine.cpus, machine.gpus, table.choose)
 
 
 def _sections(plan: PlanTable, only: Sequence[str]) -> list[Section]:

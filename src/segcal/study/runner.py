@@ -19,7 +19,7 @@ from segcal.study.folder import adopted, cell_state, follow_data, is_scored, is_
 from segcal.study.jobs import After, Job
 from segcal.study.plan import Plan
 from segcal.study.sections import tunable
-from segcal.study.selection import RULE, Choice, choose, choose_all
+from segcal.study.selection import Choice, choose, choose_all, rule_text
 from segcal.study.watch import State, Watch
 
 
@@ -90,7 +90,8 @@ class _Study:
         for cell in waiting:
             loss = cell.settings.loss.name
             tried = [self.cells[name] for name in cell.choices]
-            chosen = choose(tried, cell.after.weights[0], self.root, self.failed).chosen
+            rule, weights = self.plan.choose, cell.after.weights[0]
+            chosen = choose(tried, weights, self.root, self.failed, rule).chosen
             if not chosen:
                 self.waiting.append(cell)
                 self.watch.say(f"left out, no setting of {loss} is finished: {cell.name}")
@@ -106,8 +107,10 @@ class _Study:
             follow_data(self.root, new)
 
     def _choose(self) -> list[Choice]:
-        choices = choose_all(list(self.cells.values()), self.root, self.failed)
-        folders.write_selection(self.root, RULE, [choice.record() for choice in choices])
+        rule, cells = self.plan.choose, list(self.cells.values())
+        choices = choose_all(cells, self.root, self.failed, rule)
+        records = [choice.record() for choice in choices]
+        folders.write_selection(self.root, rule, rule_text(rule), records)
         return choices
 
     def _trainings(self) -> list[Job]:
@@ -134,9 +137,8 @@ class _Study:
 
     def _job(self, kind: str, cell: Cell, after: After) -> Job:
         folder = folders.cell_folder(self.root, cell.name)
-        settings = cell.settings.model_dump(mode="json")
         log = folders.cell_log(self.root, cell.name)
-        return Job(kind, cell.name, folder, settings, after, self.plan.cpus, log)
+        return Job(kind, cell.name, folder, cell.settings, after, self.plan.cpus, log)
 
     def _do(self, jobs: Sequence[Job]) -> None:
         scoring = {job.name for job in jobs if job.kind == "finish"}

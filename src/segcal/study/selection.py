@@ -8,26 +8,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from segcal.choice import CHOICES, Validated
 from segcal.compare import Contender, Settings, read_results, setting_text
-from segcal.compare.contenders import by_fold, mean_dice
+from segcal.compare.contenders import by_fold, validated
 from segcal.folders import cell_folder
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.study.cells import Cell
 from segcal.study.folder import is_trained
 
-RULE = "in each fold the setting with the best mean validation DSC over seeds, without test cases"
+
+def rule_text(rule: str) -> str:
+    """A rule in words."""
+    return f"in each fold the setting with {CHOICES[rule]}; means over seeds, without test cases"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The setting chosen for a contender by the validation DSC of its best or last weights."""
+    """The setting chosen for a contender by the validation scores of one kind of its weights."""
 
     cells: tuple[Cell, ...]  # all cells of the contender
     weights: str
     left_out: Mapping[str, str]  # the cells that are not trained: why they failed, or nothing
     contender: Contender | None = None  # None if no setting is trained
-    folds: Mapping[int, Mapping[Settings, float]] = field(default_factory=dict)  # their means
+    folds: Mapping[int, Mapping[Settings, Validated]] = field(default_factory=dict)  # their means
 
     @property
     def chosen(self) -> tuple[Cell, ...]:
@@ -47,20 +51,26 @@ class Choice:
         entry: dict[str, Any] = {"method": method, "network": network, "weights": self.weights}
         if c is None:
             label = f"{LOSSES[method].label}, {NETWORKS[network].label}"
-            entry |= {"label": label, "chosen": None, "runs": (), "tried": {}}
+            entry |= {"label": label, "chosen": None, "runs": (), "tried": {}, "nll": {}}
         else:
             entry |= {"key": c.key, "label": c.label, "dataset": c.dataset, "chosen": c.setting}
-            entry |= {"runs": c.runs, "tried": _texts(c.tried)}
+            entry |= {"runs": c.runs, "tried": _texts(c.tried), "nll": _texts(c.tried_nll)}
         if len(self.folds) > 1:
-            entry["folds"] = {str(fold): _texts(means) for fold, means in self.folds.items()}
+            for key, score in (("folds", "dice"), ("folds_nll", "nll")):
+                entry[key] = {}
+                for fold, means in self.folds.items():
+                    values = {settings: getattr(row, score) for settings, row in means.items()}
+                    entry[key][str(fold)] = _texts(values)
         return entry | {"left_out": dict(self.left_out)}
 
 
 def _texts(means: Mapping[Settings, float]) -> dict[str, float | None]:
-    return {setting_text(key): None if math.isnan(dice) else dice for key, dice in means.items()}
+    return {setting_text(key): None if math.isnan(mean) else mean for key, mean in means.items()}
 
 
-def choose_all(cells: Sequence[Cell], root: Path, failed: Mapping[str, str]) -> list[Choice]:
+def choose_all(
+    cells: Sequence[Cell], root: Path, failed: Mapping[str, str], rule: str
+) -> list[Choice]:
     """A choice for every contender, and for each of the weights that are scored."""
     groups: dict[Any, list[Cell]] = {}
     for cell in cells:
@@ -68,11 +78,13 @@ def choose_all(cells: Sequence[Cell], root: Path, failed: Mapping[str, str]) -> 
     choices = []
     for group in groups.values():
         wanted = dict.fromkeys(weights for cell in group for weights in cell.after.weights)
-        choices += [choose(group, weights, root, failed) for weights in wanted]
+        choices += [choose(group, weights, root, failed, rule) for weights in wanted]
     return choices
 
 
-def choose(cells: Sequence[Cell], weights: str, root: Path, failed: Mapping[str, str]) -> Choice:
+def choose(
+    cells: Sequence[Cell], weights: str, root: Path, failed: Mapping[str, str], rule: str
+) -> Choice:
     """The choice for a contender among the settings that were trained with all seeds of a fold.
 
     Only a failed training leaves a setting out. One that failed while it was scored stays chosen:
@@ -85,9 +97,9 @@ def choose(cells: Sequence[Cell], weights: str, root: Path, failed: Mapping[str,
         return Choice(tuple(cells), weights, left_out)
     # Sorted, like the runs of a folder: the first of equals is the same one.
     folders = sorted(cell_folder(root, cell.name) for cell in complete)
-    results = read_results(folders, scored=False, weights=weights)
+    results = read_results(folders, scored=False, weights=weights, choose=rule)
     (contender,) = results.contenders
     folds = {}
     for fold, tried in by_fold(contender.runs_tried, results.runs).items():
-        folds[fold] = mean_dice(tried, results.runs, weights)
+        folds[fold] = validated(tried, results.runs, weights)
     return Choice(tuple(cells), weights, left_out, contender, folds)

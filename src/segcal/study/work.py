@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from segcal.config import checked
 from segcal.fitting import calibrate
-from segcal.folders import BusyError
+from segcal.folders import WEIGHTS, BusyError, require_weights
 from segcal.predictors import open_predictor
 from segcal.scoring import evaluate
 from segcal.study.estimate import probe
@@ -62,9 +61,11 @@ def _print_to(path: Path | None) -> None:
 
 
 def _train(job: Job) -> dict[str, Any]:
-    info = train(checked(job.settings), job.folder, progress=False)
+    info = train(job.settings, job.folder, progress=False)
     if info["status"] != "finished":
         raise UserError(f"{job.folder} was not finished; the same segcal study command resumes it")
+    for weights in job.after.weights:
+        require_weights(job.folder, info, weights)
     return {"val_dice": info[job.after.weights[0]]["val_dice"]}
 
 
@@ -72,19 +73,15 @@ def _finish(job: Job) -> dict[str, Any]:
     """All test scores of a chosen run, with the data where the plan says that they are now."""
     warnings = []
     for weights in job.after.weights:
-        predictor = open_predictor(job.folder, weights=weights, data=Path(job.settings["data"]))
+        predictor = open_predictor(job.folder, weights=weights, data=Path(job.settings.data))
         evaluate(predictor)
         if job.after.calibrators:
             for name, fit in calibrate(predictor, job.after.calibrators).items():
-                last = " (last weights)" if weights == "last" else ""
-                warnings += [f"{name}{last}: {line}" for line in fit["warnings"]]
+                which = "" if weights == WEIGHTS[0] else f" ({weights} weights)"
+                warnings += [f"{name}{which}: {line}" for line in fit["warnings"]]
         for corruption in job.after.corruptions:
             evaluate(predictor, corruption=corruption)
     return {"warnings": warnings}
 
 
-def _probe(job: Job) -> dict[str, Any]:
-    return dict(probe(checked(job.settings), job.after.calibrators))
-
-
-KINDS = {"train": _train, "finish": _finish, "probe": _probe}
+KINDS = {"train": _train, "finish": _finish, "probe": lambda job: probe(job.settings)}

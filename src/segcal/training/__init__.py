@@ -77,8 +77,9 @@ def train(
         trainer.fit(model, loader, validation, ckpt_path=last if step == "resume" else None)
         loggers.end(trainer.loggers)
         if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
-            info |= {"status": "finished"} | keep.facts | _totals(out)
+            info |= {"status": "finished"} | keep.finished() | _totals(out)
             folders.write_run(out, info)
+            folders.keep_candidates(out, ())
     return info
 
 
@@ -139,6 +140,8 @@ def _resumed(
         kept = weights in info and "best" in info
         if kept and not folders.weights_path(out, weights).is_file():
             raise UserError(f"{out} is finished but has lost its weights; train it with --again")
+    if info["status"] == "finished":
+        folders.keep_candidates(out, ())  # a kill may have left some
     if info["settings"]["data"] != where:  # the same data have moved
         info["settings"]["data"] = where
         folders.write_run(out, info)

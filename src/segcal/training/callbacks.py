@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -14,11 +14,11 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
+from segcal import folders
+from segcal.choice import Validated, choose, still_open
 from segcal.folders import read_log, replacing, save_weights, weights_path, write_log
 from segcal.training.module import Segmentation
 from segcal.types import UserError
-
-SCORES = ("val_dice", "val_ece")
 
 
 class Checkpoints(TorchCheckpointIO):
@@ -52,34 +52,64 @@ class Checkpoints(TorchCheckpointIO):
 
 
 class Keep(Callback):
-    """Keep two sets of weights: `best`, the first with the best validation Dice, and `last`."""
+    """Keep three sets of weights: `best`, the first with the best validation Dice, `last`, and
+    `nll`, by the rule of that name in `segcal.choice`.
+
+    The rule needs the best Dice of all epochs. Until the end, the weights of every epoch that it
+    could still choose are candidates, each in a file of its own. What the checkpoint says is what
+    counts: files that it does not name go away after the next one is written."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.facts: dict[str, Any] = {}  # by name: the epoch, and its validation scores
+        # By epoch; None if an older version, which kept none, began this run.
+        self.candidates: dict[int, dict[str, Any]] | None = {}
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Delete files that the last checkpoint does not name."""
+        if trainer.is_global_zero:
+            folders.keep_candidates(self.out, self.candidates or ())
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the weights of this epoch if it is the best so far, or the last."""
-        scores = {name: float(trainer.callback_metrics[name]) for name in SCORES}
-        # NaN: there is nothing to find in any case. ECE stays NaN, because 0 would be perfect.
-        if math.isnan(scores["val_dice"]):
-            scores["val_dice"] = 0.0
-        facts = {"epoch": trainer.current_epoch} | scores
+        """Save the weights of this epoch if it is the best so far, the last, or a candidate."""
+        module, epoch = cast(Segmentation, pl_module), trainer.current_epoch
+        facts = {"epoch": epoch} | module.scores
         is_best = "best" not in self.facts or facts["val_dice"] > self.facts["best"]["val_dice"]
-        is_last = trainer.current_epoch + 1 == trainer.max_epochs
-        for name in ["best"] * is_best + ["last"] * is_last:
-            self.facts[name] = facts
-            if trainer.is_global_zero:
-                network = cast(Segmentation, pl_module).network
-                save_weights(weights_path(self.out, name), network.state_dict())
+        is_last = epoch + 1 == trainer.max_epochs
+        names = ["best"] * is_best + ["last"] * is_last
+        self.facts = self.facts | dict.fromkeys(names, facts)
+        paths = [weights_path(self.out, name) for name in names]
+        if self.candidates is not None:
+            known = self.candidates | {epoch: facts}
+            kept = still_open(_validated(known), module.n_cases)
+            self.candidates = {epoch: known[epoch] for epoch in kept}
+            if epoch in kept:
+                paths.append(folders.candidate_path(self.out, epoch))
+        for path in paths if trainer.is_global_zero else ():
+            save_weights(path, module.network.state_dict())
+
+    def finished(self) -> dict[str, Any]:
+        """The facts of all weights; the chosen candidate is now `nll`."""
+        if self.candidates is None:
+            return self.facts
+        epoch = choose(_validated(self.candidates), "nll")
+        folders.name_candidate(self.out, epoch, "nll")
+        return self.facts | {"nll": self.candidates[epoch]}
 
     def state_dict(self) -> dict[str, Any]:
         """Goes into the checkpoint, so that a resumed run knows its best epoch."""
-        return self.facts
+        return {"facts": self.facts, "candidates": self.candidates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Comes back from it."""
-        self.facts = state_dict
+        """Comes back from it; a checkpoint of an older version has the facts alone."""
+        self.facts = state_dict.get("facts", state_dict)
+        self.candidates = state_dict.get("candidates")
+
+
+def _validated(facts: Mapping[int, Mapping[str, Any]]) -> dict[int, Validated]:
+    """The scores that decide."""
+    keys = ("val_dice", "val_dice_se", "val_nll")
+    return {epoch: Validated(*(scores[key] for key in keys)) for epoch, scores in facts.items()}
 
 
 class Log(Callback):
@@ -101,8 +131,7 @@ class Log(Callback):
         row: dict[str, Any] = {"epoch": trainer.current_epoch}
         for name, value in losses.items():
             row[f"train_{name}"] = round(value, 6)
-        for name in SCORES:
-            row[name] = round(float(trainer.callback_metrics[name]), 6)
+        row |= module.scores
         seconds = round(time.perf_counter() - self.start, 2)
         row |= {"lr": self.lr, "seconds": seconds, "memory_mb": round(memory)}
         before = [old for old in read_log(self.out) if int(old["epoch"]) < trainer.current_epoch]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -15,9 +15,9 @@ from segcal.data.slices import Slices, volume
 from segcal.folders import CaseSet
 from segcal.hardware import channels_last
 from segcal.losses import Criterion, Validation
-from segcal.metrics import CalibrationScores, OverlapScores
 from segcal.networks import build_network
 from segcal.predictors.run import volume_logits
+from segcal.training.validation import Sums, case_sums
 from segcal.types import UserError
 
 PARTS_EVERY = 20  # batches; each part of a loss costs a pass over the logits
@@ -36,8 +36,8 @@ class Segmentation(L.LightningModule):
         built = build_network(network.name, len(cases.channels), n_classes, **network.settings)
         self.network = channels_last(built)
         self.criterion = Criterion(loss.name, n_classes=n_classes, **loss.settings)
-        self.overlap = OverlapScores(n_classes, distances=False)
-        self.calibration = CalibrationScores(n_classes)
+        self.cases_seen = Sums.zero(n_classes)  # by validation, in this epoch
+        self.scores: dict[str, float] = {}  # of the last validation
         self.sums: dict[str, float] = {}
         self.counts: dict[str, int] = {}
 
@@ -71,8 +71,7 @@ class Segmentation(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Forget the last epoch's scores."""
-        self.overlap.reset()
-        self.calibration.reset()
+        self.cases_seen = Sums.zero(len(self.cases.classes) + 1)
 
     def validation_step(self, id: str, index: int) -> None:
         """One whole volume; a process with fewer cases than others gets an empty id at the end."""
@@ -80,22 +79,27 @@ class Segmentation(L.LightningModule):
             return
         image, label = volume(self.cases, id)
         image = image.to(self.device, next(self.network.parameters()).dtype)
-        label = label.to(self.device)[None]
-        slices = volume_logits(self.network, image, self.frame)  # (D, K, H, W)
-        logits = slices.movedim(0, 1)[None]
-        self.overlap.update(logits, label, spacing=None)
-        self.calibration.update(logits, label)
+        logits = volume_logits(self.network, image, self.frame)  # (D, K, H, W)
+        self.cases_seen += case_sums(logits, label.to(self.device))
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores of all processes; a loss with state learns from them."""
-        overlap, calibration = self.overlap.compute(), self.calibration.compute()
-        scores = {"val_dice": overlap["dice_mean"], "val_ece": calibration["ece"]}
-        for name, value in scores.items():
-            self.log(name, value.float(), logger=False, sync_dist=False, prog_bar=True)
-        if self.criterion.row.update is not None:
-            with self.calibration.sync_context():  # the bins of all processes
-                bins = self.calibration.bins
-            self.criterion.update(Validation(bins, overlap["dice"]))
+        if self.trainer.world_size > 1:
+            self.cases_seen = self.cases_seen.reduced(self._over_processes)
+        total = self.cases_seen
+        self.scores = total.scores
+        for name in ("val_dice", "val_nll"):
+            self.log(name, self.scores[name], logger=False, sync_dist=False, prog_bar=True)
+        self.criterion.update(Validation(total.reference, total.dice))
+
+    def _over_processes(self, values: Tensor) -> Tensor:
+        whole = self.trainer.strategy.reduce(values.to(self.device), reduce_op="sum")
+        return cast(Tensor, whole).cpu()
+
+    @property
+    def n_cases(self) -> int:
+        """The validation cases with foreground, in all processes."""
+        return self.cases_seen.n_cases
 
     def configure_optimizers(self) -> Any:
         """Adam, and a lower rate from half-time."""

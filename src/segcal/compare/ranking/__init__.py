@@ -16,21 +16,21 @@ from segcal.compare.ranking.bootstrap import LEVEL, N_SAMPLES, bootstrap_means, 
 from segcal.compare.ranking.no_value import counted, credited
 from segcal.compare.ranking.pairs import SIGNIFICANT, holm, pairwise, signed_rank
 from segcal.compare.ranking.ranks import mean_case_rank, ranks, sum_rank
+from segcal.compare.ranking.sums import SUMS, ratios_of_sums, summed
+from segcal.compare.ranking.verdicts import VERDICTS, Confidence, Interval, confidences, verdict
 from segcal.types import UserError, check_choice
 
-__all__ = ["LEVEL", "MAIN", "N_SAMPLES", "SIGNIFICANT", "Ranking", "bootstrap_means", "counted"]
-__all__ += ["credited", "holm", "main_values", "mean_case_rank", "pairwise", "rank_results"]
-__all__ += ["ranks", "signed_rank", "stability", "sum_rank"]
-
-MAIN = ("dice", "asd", "ece", "cece")
-"""The metrics that the paper ranks by."""
+__all__ = ["LEVEL", "N_SAMPLES", "SIGNIFICANT", "SUMS", "VERDICTS", "Confidence", "Interval"]
+__all__ += ["Ranking", "bootstrap_means", "confidences", "counted", "credited", "holm"]
+__all__ += ["main_values", "mean_case_rank", "pairwise", "rank_results", "ranks", "ratios_of_sums"]
+__all__ += ["signed_rank", "stability", "sum_rank", "summed", "verdict"]
 
 Tables = Mapping[str, pd.DataFrame]  # by metric
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The ranking of the main contenders on one data set, by the main metrics."""
+    """The ranking of the main contenders on one data set, by the metrics that lead."""
 
     dataset: str
     contenders: tuple[Contender, ...]
@@ -70,14 +70,14 @@ def rank_results(
 def main_values(
     results: Results, dataset: str, *, calibrator: str = "", credit: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Per main metric the values of the main contenders on each case, means over classes.
+    """Per metric that leads the values of the main contenders on each case, means over classes.
 
     All contenders must have them. `credit` makes values fair, as `credited` says."""
     contenders = results.main(dataset)
     results.require(contenders, calibrator=calibrator)
     missed = results.per_case(dataset, "missed", results.mean_class(dataset), calibrator=calibrator)
     values = {}
-    for metric in MAIN:
+    for metric in results.metrics.lead:
         kind = results.overall_class(dataset, metric)
         table = results.per_case(dataset, metric, kind, calibrator=calibrator)
         table = table[[c.key for c in contenders]]

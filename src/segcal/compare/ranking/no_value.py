@@ -44,10 +44,23 @@ def credited(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = No
 def losses(values: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Lower is better, infinite where others have a value; rows without any are left out."""
     known = credited(values, metric).dropna(how="all")
-    better = METRICS[metric].better
-    loss = -known if better == "higher" else known.abs() if better == "zero" else known
-    loss = loss.astype(float).fillna(np.inf)
-    return pd.DataFrame(rounded(loss.to_numpy()), loss.index, loss.columns)
+    loss = loss_of(known.to_numpy(dtype=float), METRICS[metric].better)
+    loss = np.where(np.isnan(loss), np.inf, loss)
+    return pd.DataFrame(rounded(loss), known.index, known.columns)
+
+
+def loss_of(values: Floats, better: str) -> Floats:
+    """Values such that lower is better; for a ratio the distance of its logarithm to 0.
+
+    >>> loss_of(np.array([0.5, 1.0, 2.0]), "one").round(3).tolist()
+    [0.693, 0.0, 0.693]
+    """
+    if better == "one":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(
+                values > 0, np.abs(np.log(values)), np.where(values <= 0, np.inf, values)
+            )
+    return {"higher": -values, "zero": np.abs(values)}.get(better, values)
 
 
 def rounded(values: Floats, like: Floats | None = None) -> Floats:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from segcal.calibrators import CALIBRATORS
 from segcal.compare import Results
 from segcal.compare.tables import means
-from segcal.compare.tables.notes import failed_note
+from segcal.compare.tables.notes import choice_note, failed_note
 from segcal.compare.tables.ranks import ranking, tests
 from segcal.compare.tables.records import NONE, Entry, Request, Row, Table, p_text
 from segcal.compare.tables.seeds import seeds
@@ -37,19 +37,24 @@ class Maker:
         """Make it; `None` if the runs hold nothing for it. Ranks alone can be of all data sets."""
         if calibrator:
             check_choice("calibrator", calibrator, tuple(CALIBRATORS))
+        if published and results.metrics.key != "paper":
+            raise UserError("the paper has values of its own metrics only; add --metrics paper")
         if len(results.datasets) == 1 and not dataset:
             dataset = results.datasets[0]
         if dataset or self.make is not ranking:
             check_choice("data set", dataset, results.datasets)
         request = Request(self.key, self.label, results, dataset, calibrator, published)
         table = self.make(request)
-        return table and replace(table, notes=(*table.notes, *failed_note(results.failed)))
+        last = (*choice_note(results), *failed_note(results.failed))
+        return table and replace(table, notes=(*table.notes, *last))
 
 
 NEEDS = {
     "ranking": "runs of two methods",
     "tests": "runs of two methods, and two test patients",
     "seeds": "every method with the same two seeds or more; segcal study --seeds 3 runs them",
+    "confidence": "scores over all voxels; segcal evaluate --again adds them to older runs",
+    "reference": "scores over reference voxels; with --metrics paper it is the table calibration",
     "posthoc": "calibrated scores; segcal calibrate adds them",
     "penalty": "runs of a variant, such as segcal train --loss mbls --set loss.penalty=l2, or"
     " scores of both weights",
@@ -62,6 +67,8 @@ NEEDS = {
 _MAKERS = (
     Maker("discriminative", "Discriminative performance", means.discriminative),
     Maker("calibration", "Calibration", means.calibration),
+    Maker("confidence", "Over- or underconfident", means.confidence),
+    Maker("reference", "The paper's ECE and CECE, over reference voxels", means.reference),
     Maker("ranking", "Ranks", ranking),
     Maker("tests", "Tests between contenders", tests),
     Maker("seeds", "Seeds", seeds),

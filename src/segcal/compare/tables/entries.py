@@ -9,13 +9,23 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from segcal.compare import MAIN_NETWORK, Contender, Results
-from segcal.compare.ranking import MAIN, bootstrap_means, counted, credited, ranks
+from segcal.compare.metric_sets import PERFECT
+from segcal.compare.ranking import (
+    SUMS,
+    bootstrap_means,
+    counted,
+    credited,
+    ranks,
+    ratios_of_sums,
+    summed,
+)
 from segcal.compare.tables.records import Entry, Request, Row
 from segcal.metrics import METRICS
 from segcal.published import published
 
-DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2}
+DIGITS = {"confusion": 3, "bins": 3, "surfaces": 2, "volume_ratio": 2, "slope": 2}
 MISSED, EMPTY, WITHOUT, NOT_SCORED = "missed", "empty", "without", "not scored"  # notes of entries
+NOWHERE = "no near voxels"  # another: the contender was scored, but predicts nothing
 
 
 @dataclass(frozen=True)
@@ -26,32 +36,66 @@ class Column:
     kind: str
     calibrator: str = ""
     corruption: str = ""
+    voxels: str = ""  # if not those that the results' metrics name
     name: str = ""  # printed before the metric: a class
     suffix: str = ""  # printed after it: a calibrator
     source: str = ""  # the paper's table that has it
 
     @property
     def header(self) -> str:
-        """The printed head: class, metric, which direction is better, unit."""
+        """The printed head: class, metric, voxels, which direction is better, unit."""
         row = METRICS[self.metric]
-        unit = f"({row.unit})" if row.unit else ""
-        return " ".join(filter(None, (self.name, row.label, row.arrow, unit, self.suffix)))
+        arrow, unit = "" if self.beside else row.arrow, f"({row.unit})" if row.unit else ""
+        parts = (self.name, row.label, self.voxels, arrow, unit, self.suffix)
+        return " ".join(filter(None, parts))
+
+    @property
+    def beside(self) -> bool:
+        """Whether no value of it is better: what a perfect network has, and what stands beside it.
+
+        In the paper's set, which names no voxels, the paper's scores are ordered as there."""
+        return self.metric in PERFECT.values() or self.voxels == "reference"
 
     @property
     def digits(self) -> int:
         """The decimals of its means."""
-        return DIGITS[METRICS[self.metric].of]
+        return DIGITS.get(self.metric, DIGITS[METRICS[self.metric].of])
 
     def values(self, results: Results, dataset: str, metric: str = "") -> pd.DataFrame:
-        """The values of its metric, or of another one, per case and contender."""
+        """The values of its metric, or of another one, per case and contender; or what it sums."""
         condition = {"calibrator": self.calibrator, "corruption": self.corruption}
+        if not metric and self.of_sums(results):
+            return summed(results, dataset, self.metric, self.kind, **condition)
+        condition |= {"voxels": "" if metric else self.voxels}
         return results.per_case(dataset, metric or self.metric, self.kind, **condition)
+
+    def of_sums(self, results: Results) -> bool:
+        """Whether it is a ratio of sums over cases, and not a mean."""
+        voxels = self.voxels or results.metrics.voxels_of(self.metric)
+        return self.metric in SUMS and voxels == "all"
+
+    def means(self, results: Results, dataset: str, values: pd.DataFrame) -> pd.DataFrame:
+        """From values per case what is printed of each contender: mean, low and high."""
+        if not self.of_sums(results):
+            return bootstrap_means(values, results.patients(dataset))
+        condition = {"calibrator": self.calibrator, "corruption": self.corruption}
+        ratios = ratios_of_sums(results, dataset, self.metric, self.kind, **condition)
+        return ratios.loc[values.columns]
+
+
+def with_perfect(
+    request: Request, metric: str, calibrator: str = "", **options: str
+) -> list[Column]:
+    """A metric over reference voxels, and what a perfect network has."""
+    voxels = "" if request.results.metrics.key == "paper" else "reference"
+    beside = Column(PERFECT[metric], "all", calibrator, suffix=options.get("suffix", ""))
+    return [Column(metric, "all", calibrator, voxels=voxels, **options), beside]
 
 
 def main_columns(request: Request, corruption: str = "", source: str = "") -> list[Column]:
-    """The four main metrics, each over all classes."""
+    """The metrics that lead, each over all classes."""
     columns = []
-    for metric in MAIN:
+    for metric in request.results.metrics.lead:
         kind = request.results.overall_class(request.dataset, metric)
         columns.append(Column(metric, kind, request.calibrator, corruption, source=source))
     return columns
@@ -75,6 +119,7 @@ def rows_of(
 def _entries(results: Results, contenders: Sequence[Contender], column: Column) -> dict[str, Entry]:
     """The entry of each contender that has scores for a column."""
     dataset, of = contenders[0].dataset, METRICS[column.metric].of
+    nowhere = _nowhere(results, dataset, column)
     values = column.values(results, dataset)
     values = values[[c.key for c in contenders if c.key in values]]
     missed = None
@@ -88,16 +133,27 @@ def _entries(results: Results, contenders: Sequence[Contender], column: Column) 
     reasons = {MISSED: lost, EMPTY: values.isna() & fair.notna(), WITHOUT: without}
     # If no contender has a value in a case, the object is not there.
     there = int((values.notna() | lost).any(axis=1).sum())
-    means = bootstrap_means(values, results.patients(dataset))
-    places, entries = marks(values, column.metric, missed), {}
+    means = column.means(results, dataset, values)
+    compared = means["mean"].to_frame().T if column.of_sums(results) else values
+    places = {} if column.beside else marks(compared, column.metric, missed)
+    entries = {}
     for key, line in zip(map(str, values), means.to_numpy().tolist(), strict=True):
         mean, low, high = (None if math.isnan(x) else x for x in line)
         counts = {word: int(where[key].sum()) for word, where in reasons.items()}
         note = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+        note = NOWHERE if key in nowhere else note
         best, second = (places.get(key) == place for place in (1, 2))
         n = int(values[key].count())
         entries[key] = Entry(mean, low, high, n, best, second, note=note, of=there)
     return entries
+
+
+def _nowhere(results: Results, dataset: str, column: Column) -> set[str]:
+    """Of a column over near voxels the contenders that have none in any case."""
+    if column.voxels != "near":
+        return set()
+    values = replace(column, metric="ece", kind="all").values(results, dataset)
+    return {str(key) for key in values if values[key].isna().all()}
 
 
 def marks(values: pd.DataFrame, metric: str, missed: pd.DataFrame | None = None) -> dict[str, int]:

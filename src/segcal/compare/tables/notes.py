@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from segcal.choice import CHOICES
 from segcal.compare import Contender, Results
+from segcal.compare.metric_sets import PERFECT
 from segcal.compare.ranking import LEVEL, N_SAMPLES
-from segcal.compare.tables.entries import EMPTY, MISSED, NOT_SCORED, WITHOUT, Column
+from segcal.compare.tables.entries import EMPTY, MISSED, NOT_SCORED, NOWHERE, WITHOUT, Column
 from segcal.compare.tables.records import Request, Row
 from segcal.metrics import METRICS
 from segcal.published import published_datasets
@@ -20,9 +22,16 @@ MEANINGS = {
     " another invents it. The mean is over the other cases.",
     NOT_SCORED: "Not scored: some runs lack these scores; segcal calibrate and segcal evaluate add"
     " them.",
+    NOWHERE: "No near voxels: it predicts no foreground.",
     WITHOUT: "Without: the number of cases in which others have a value, but not {}. The mean is"
     " over the other cases, so it is not of the same cases as theirs.",
 }
+REFERENCE = (
+    "The ECE{} of voxels whose reference label is foreground. The answer chooses these voxels:"
+    " a perfectly calibrated network does not get 0{}, and probability misplaced far from the organ"
+    " is invisible."
+)
+BESIDE = 'A value below "if perfect" means that probabilities are too unsure, above it too sure.'
 PIXELS = (
     "Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."
 )
@@ -46,6 +55,15 @@ def notes_on(
     if distances and results.data(dataset).get("distances") == "pixels":
         yield PIXELS
     yield from _fewer(len(cases), rows, columns)
+    paper = {c.metric for c in columns if c.metric in PERFECT and c.voxels != "near"}
+    if paper:
+        has_perfect = any(c.metric in PERFECT.values() for c in columns)
+        beside = " but the value if perfect" if has_perfect else ""
+        yield REFERENCE.format(" and CECE are" if "cece" in paper else " is", beside)
+        if has_perfect and results.metrics.key == "main":
+            yield BESIDE
+    if any(METRICS[c.metric].per_foreground and not c.voxels for c in columns):
+        yield from _empty(request, contenders)
     for word, sentence in MEANINGS.items():
         having = [row.label for row in rows if any(word in entry.note for entry in row.cells)]
         if having:
@@ -80,6 +98,21 @@ def _basis(results: Results, contenders: Sequence[Contender], cases: list[str]) 
         yield f"Per case the mean over seeds: {each if len(numbers) > 1 else max(numbers)}."
 
 
+def _empty(request: Request, contenders: Sequence[Contender]) -> Iterator[str]:
+    """Cases without foreground have no score per foreground voxel."""
+    condition = {"voxels": "empty", "calibrator": request.calibrator}
+    values = request.results.per_case(request.dataset, "misplaced", "all", **condition)
+    if values.notna().any(axis=None):
+        means = values.mean()
+        each = [f"{c.label} {means[c.key]:.3g}" for c in contenders if c.key in means]
+        label, n = METRICS["misplaced"].label, len(values.dropna(how="all"))
+        apart = f"{n} cases have" if n > 1 else "1 case has"
+        yield (
+            f"{apart} no foreground and no score per foreground voxel. {label} there, per 1,000"
+            f" voxels: {', '.join(each)}."
+        )
+
+
 def _marks(words: str, has_second: bool) -> str:
     """What marks mean, and how cases without a value count in them."""
     rules = []
@@ -112,6 +145,14 @@ def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> Iter
     for n, headers in over.items():
         which = ", ".join(headers)
         yield f"Over {n} of {n_cases} cases, as nobody has a value in the others: {which}."
+
+
+def choice_note(results: Results) -> list[str]:
+    """The rule by which validation chose settings; none if there was nothing to choose."""
+    if all(len(c.tried) < 2 for c in results.contenders):
+        return []
+    rule = f"In each fold validation chose the setting with {CHOICES[results.choose]}"
+    return [f"{rule}; test cases take no part in the choice."]
 
 
 def failed_note(failed: Iterable[str]) -> list[str]:

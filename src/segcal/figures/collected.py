@@ -1,0 +1,63 @@
+"""The values behind the figures of runs, from `Results`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pandas as pd
+
+from segcal.compare import Results
+from segcal.figures.looks import axis_label
+from segcal.types import UserError
+
+
+def main_scores(results: Results, dataset: str, metric: str, **condition: str) -> pd.DataFrame:
+    """A row per case, a column per main contender that was scored under the condition."""
+    table = results.per_case(dataset, metric, results.overall_class(dataset, metric), **condition)
+    return table[[c.key for c in results.main(dataset) if c.key in table.columns]]
+
+
+def means_under(results: Results, dataset: str, corruption: str) -> pd.DataFrame:
+    """Means over cases of what is drawn, of the contenders scored under a corruption."""
+    means = {}
+    for metric in ("dice", results.metrics.of_figures):
+        means[metric] = main_scores(results, dataset, metric, corruption=corruption).mean()
+    return pd.concat(means, axis=1, join="inner")
+
+
+def validated(results: Results, records: Iterable[Mapping[str, Any]]) -> str:
+    """The metric that validation is shown by: NLL, or ECE for the paper's set and older runs."""
+    known = all("val_nll" in record for record in records)
+    return "nll" if known and results.metrics.key == "main" else "ece"
+
+
+def validation_label(results: Results, metric: str) -> str:
+    """The axis of a validation score; over reference voxels no ECE is better than another."""
+    if metric == "ece" and results.metrics.key == "main":
+        return "validation ECE,\nreference voxels"
+    return f"validation {axis_label(metric)}"
+
+
+def bins_of(results: Results, dataset: str, kind: str, voxels: str = "") -> dict[str, Any]:
+    """One kind of bins of the contenders that have it; the drawing functions name the others."""
+    bins = {}
+    for c in results.main(dataset):
+        with suppress(UserError):
+            stored = results.bins(c, voxels=voxels)
+            bins[c.key] = stored.get(kind, stored["top"])  # runs may differ in their fine bins
+    return bins
+
+
+def perfect_of(results: Results, dataset: str) -> dict[str, float]:
+    """The pooled ECE of a perfect network over reference voxels, mean over runs; else it is 0."""
+    if results.metrics.voxels != "reference":
+        return {}
+    rows = results.scores
+    wanted: dict[str, Any] = {"dataset": dataset, "split": "test"}
+    wanted |= {"corruption": "", "calibrator": ""}
+    wanted |= {"case": "pooled", "metric": "ece_perfect", "chosen": True}
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return {str(key): mean for key, mean in rows.groupby("contender")["value"].mean().items()}
