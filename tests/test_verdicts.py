@@ -111,7 +111,10 @@ def test_the_report_says_so(networks):
     volumes = summaries(networks)["organs"].sections["Expected over true volume"]
     assert "LS" in volumes.partition("Too much: ")[2].partition(".  ")[0]
     tile = next(t for t in summaries(networks)["organs"].tiles if t[0] == "Overconfident")
-    assert tile[1:] == ("1 of 4", "underconfident 2, calibrated 1")
+    assert tile[1:] == (
+        "1 of 4",
+        "overconfident: MbLS; underconfident: FL and LS; calibrated: CE",
+    )
 
 
 def test_the_table_has_a_block_per_verdict(networks):
