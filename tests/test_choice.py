@@ -16,7 +16,7 @@ from synthetic_runs import scores_of, write_run
 from segcal import folders
 from segcal.choice import Validated, choose, lowest_least, still_open
 from segcal.compare import read_results
-from segcal.compare.tables import TABLES
+from segcal.compare.tables import TABLES, all_tables
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.folders import candidate_path, weights_path
@@ -422,3 +422,24 @@ def test_names_say_which_weights_are_compared(tmp_path):
     assert (alone.key, alone.weights) == ("ce lowest NLL", "nll")
     write_run(tmp_path / "two", "ce", kept=kept, conditions=kinds[1:])
     assert [c.weights for c in read_results([tmp_path / "two"]).main("organs")] == ["last"]
+
+
+def test_every_table_says_how_epochs_were_chosen(tmp_path):
+    """Also if no name says so, because there are no other weights."""
+    kept = {name: facts(0.8, 0.02, 1.5) for name in folders.WEIGHTS}
+
+    def lines(name, *weights):
+        for loss in ("ce", "ls"):
+            conditions = [{"weights": w} for w in weights]
+            write_run(tmp_path / name, loss, loss, kept=kept, conditions=conditions)
+        tables = all_tables(read_results([tmp_path / name]))
+        return {t.key: [n for n in t.notes if "chose the epoch" in n] for t in tables}
+
+    rule = "validation chose the epoch with the lowest mean validation NLL among those whose DSC"
+    for (line,) in lines("nll", "nll").values():
+        assert line.startswith(f"In each run {rule}")
+    both = lines("both", "best", "nll")
+    (line,) = both.pop("penalty")  # which alone shows the other weights
+    assert line.startswith(f"Lowest NLL: {rule}")
+    assert not any(both.values())
+    assert not any(lines("best", "best").values())

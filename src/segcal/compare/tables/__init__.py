@@ -45,8 +45,10 @@ class Maker:
             check_choice("data set", dataset, results.datasets)
         request = Request(self.key, self.label, results, dataset, calibrator, published)
         table = self.make(request)
-        last = (*choice_note(results), *failed_note(results.failed))
-        return table and replace(table, notes=(*table.notes, *last))
+        if table is None:
+            return None
+        rules = choice_note(results, (row.key for row in table.rows))
+        return replace(table, notes=(*table.notes, *rules, *failed_note(results.failed)))
 
 
 NEEDS = {

@@ -147,12 +147,19 @@ def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> Iter
         yield f"Over {n} of {n_cases} cases, as nobody has a value in the others: {which}."
 
 
-def choice_note(results: Results) -> list[str]:
-    """The rule by which validation chose settings; none if there was nothing to choose."""
-    if all(len(c.tried) < 2 for c in results.contenders):
-        return []
-    rule = f"In each fold validation chose the setting with {CHOICES[results.choose]}"
-    return [f"{rule}; test cases take no part in the choice."]
+def choice_note(results: Results, keys: Iterable[str]) -> list[str]:
+    """The rules by which validation chose settings, and the epochs of a table's contenders.
+
+    None if there was no such choice. `keys` are those of the table's rows."""
+    chosen = []
+    if any(len(c.tried) > 1 for c in results.contenders):
+        chosen.append(f"In each fold validation chose the setting with {CHOICES[results.choose]}")
+    by_nll = {c.key for c in results.contenders if c.weights == "nll"}
+    if by_nll == {c.key for c in results.contenders}:
+        chosen.append(f"In each run validation chose the epoch with {CHOICES['nll']}")
+    elif by_nll & set(keys):
+        chosen.append(f"Lowest NLL: validation chose the epoch with {CHOICES['nll']}")
+    return [f"{rule}; test cases take no part in the choice." for rule in chosen]
 
 
 def failed_note(failed: Iterable[str]) -> list[str]:
