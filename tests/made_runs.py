@@ -143,6 +143,7 @@ def made_run(
                 "brier": 0.1 + ece,
                 "accuracy": own.mean(),
                 "misplaced": 2 * ece,
+                "ece_perfect": 0.7 * ece,
             }
             rows += [
                 common | {"case": id, "class": "all", "metric": k, "value": v}

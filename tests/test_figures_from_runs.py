@@ -247,6 +247,21 @@ def test_a_data_set_scored_by_regions(tmp_path):
     assert point[0] == pytest.approx(mean([tmp_path / "ce"], "dice", "mean (region)"))
 
 
+def test_a_dash_is_at_the_ece_of_a_perfect_network(results, study):
+    """In the paper's set; misplaced confidence needs none."""
+    paper = replace(results, metrics=METRIC_SETS["paper"])
+    ax = FIGURES["dice_vs_calibration"].draw(paper, "made").axes[1]
+    for key, runs in CHOSEN.items():
+        folders = [study / run for run in runs]
+        want = [mean(folders, "dice", "mean"), mean(folders, "ece_perfect", "all")]
+        np.testing.assert_allclose(lines(ax)[look_of(key).colour, "_"], [want])
+    assert "dash: if perfect" in ax.get_title()
+    assert "Dashes" in FIGURES["dice_vs_calibration"].caption(METRIC_SETS["paper"])
+    ax = FIGURES["dice_vs_calibration"].draw(results, "made").axes[1]
+    assert not any(marker == "_" for _, marker in lines(ax))
+    assert "Dashes" not in FIGURES["dice_vs_calibration"].caption(METRIC_SETS["main"])
+
+
 def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     folder = made_run(tmp_path, "only", "ce", n_cases=1, epochs=1, n_voxels=300)
     bins = read_json(folder / "bins.json")

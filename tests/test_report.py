@@ -367,6 +367,20 @@ def test_what_decides_about_a_calibrator_is_over_all_voxels(tmp_path, signs):
     assert "This follows from the paper's metrics." in paper.advice
 
 
+def test_sentences_name_no_ece_without_what_a_perfect_network_has(tmp_path):
+    for loss, perfect in (("ce", 0.031), ("ls", 0.042)):
+        scores = scores_of(CASES, "AB", shift=perfect)
+        for case in CASES:
+            scores[case, "all", "ece_perfect"] = scores[case, "all", "cece_perfect"] = perfect
+        full_run(tmp_path, loss, loss, cases=CASES, scores=scores)
+    paper = summaries(read_results([tmp_path], metrics="paper"))["organs"]
+    for label in ("ECE", "CECE"):
+        first, second = paper.sections[label].split(", then ")
+        assert "; if perfect 0.042)" in first  # of LS, the better one
+        assert re.match(r"CE [\d.]+ \(if perfect 0.031\)\.", second)
+    assert "if perfect" not in summaries(read_results([tmp_path]))["organs"].sections["NLL"]
+
+
 def nll_of_fits(run, **after):
     """The facts of fits: validation NLL before (1.0) and after each calibrator."""
     for name, value in after.items():

@@ -1097,6 +1097,39 @@ def test_the_paper_s_metrics_stand_beside_those_of_a_perfect_network(measured):
         assert "a perfectly calibrated network does not get 0" in notes(one)
 
 
+def test_no_table_has_the_paper_s_ece_without_what_a_perfect_network_has(tmp_path):
+    """Nor CECE, whatever the table, also with noise and calibrators."""
+
+    def run(name, loss, values, **more):
+        conditions, many = [{"calibrator": key} for key in ("", "ts")] + list(NOISE), []
+        for value in values:
+            scores = scores_of(CASES, "AB", seed=len(name))
+            for case in CASES:
+                scores[case, "all", "ece_perfect"] = value
+                scores[case, "all", "cece_perfect"] = value / 2
+            many.append(scores)
+        write_run(tmp_path, name, loss, scores=many, conditions=conditions, cases=CASES, **more)
+
+    for seed in (0, 1):
+        run(f"ce{seed}", "ce", (0.07, 0.08, 0.09, 0.10), seed=seed)
+        run(f"mbls{seed}", "mbls", (0.02, 0.03, 0.04, 0.05), seed=seed)
+        run(f"l2-{seed}", "mbls", (0.06,) * 4, settings={"penalty": "l2"}, seed=seed)
+        run(f"plus{seed}", "ce", (0.01,) * 4, network="unetpp", seed=seed)
+    results = read_results([tmp_path], metrics="paper")
+    tables = {table.key: table for table in all_tables(results)}
+    assert {"penalty", "robustness", "backbones", "seeds", "posthoc", "calibration"} <= set(tables)
+    for table in tables.values():
+        for i, head in enumerate(table.columns):
+            if re.match(r"C?ECE [^ir]*$", head) and table.key not in ("ranking", "tests"):
+                assert table.columns[i + 1].startswith(f"{head.split()[0]} if perfect"), table.key
+    place = tables["robustness"].columns.index("ECE if perfect")
+    values = {(row.block, row.key): row.cells[place] for row in tables["robustness"].rows}
+    assert values["as they are", "ce"].value == pytest.approx(0.07)
+    assert values["Gaussian noise 0.02", "ce"].value == pytest.approx(0.10)
+    assert not any(cell.best or cell.second for cell in values.values())
+    assert "a perfectly calibrated network does not get 0" in notes(tables["robustness"])
+
+
 def test_a_network_that_predicts_nothing_was_scored(tmp_path):
     """It has no voxel near a prediction, and that is what the table says."""
     for loss in ("ce", "ls"):

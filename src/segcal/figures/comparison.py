@@ -74,11 +74,13 @@ def dice_vs_calibration(
     *,
     metric: str = "misplaced",
     unit: str = "case",
+    perfect: Mapping[str, float] | None = None,
 ) -> Figure:
     """Left a point per case and contender, with an ellipse around half of them; right the means.
 
     Both tables have a row per case (or another `unit`) and a column per contender; `metric` is the
-    one of `error`."""
+    one of `error`. `perfect` is the mean that each would have with the same probabilities, all
+    right."""
     keys = [key for key in dice.columns if key in error.columns]
     handles = layout.line_handles((looks[key] for key in keys), linestyle="none")
     figure, axes = layout.panels(1, 2, DOUBLE, 68, handles)
@@ -98,10 +100,14 @@ def dice_vs_calibration(
                 shape.set(linewidth=0.8, linestyle=look.line)
                 ax.add_patch(shape)
             ax.plot(*points.mean(0), **look.of_line(linestyle="none"), zorder=3)
+        if perfect and key in perfect:
+            dash: Any = {"marker": "_", "markersize": 9, "markeredgewidth": 1.5}
+            axes[0, 1].plot(points[:, 0].mean(), perfect[key], color=look.colour, **dash, zorder=3)
     n = len(dice.dropna(how="all"))
     left, right = f"{n} {unit}{'s' * (n != 1)}", f"mean; too few {unit}s for an ellipse"
     if n > 2:
         left, right = f"{left}; ellipse: half of them", "mean; ellipse: 95 % confidence"
+    right += "; dash: if perfect" if perfect else ""
     for ax, title in zip(axes[0], (left, right), strict=True):
         ax.set(title=title, xlabel=axis_label("dice"), ylabel=axis_label(metric))
         ax.autoscale_view()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from segcal import metrics
 from segcal.compare import Results, ranking
-from segcal.compare.metric_sets import MetricSet
+from segcal.compare.metric_sets import PERFECT, MetricSet
 from segcal.compare.names import Settings
 from segcal.corruptions import CORRUPTIONS
 from segcal.data.orientation import edges, turned
@@ -82,7 +82,7 @@ def dice_vs_calibration(results: Results, dataset: str) -> Figure | None:
     """Better is right and down. Left: a point per test case (per patient, if they have several),
     and an ellipse that contains half of them if they are normally distributed. Right, enlarged: the
     means, and ellipses that contain the true mean with 95 % confidence. Ellipses ignore that all
-    methods have the same cases: for differences see the paired tests."""
+    methods have the same cases: for differences see the paired tests.{dashes}"""
     looks, patients = looks_of(results.main(dataset)), results.patients(dataset)
     metric, unit = results.metrics.of_figures, "case"
     dice, error = (main_scores(results, dataset, name) for name in ("dice", metric))
@@ -90,7 +90,10 @@ def dice_vs_calibration(results: Results, dataset: str) -> Figure | None:
         # Cases of a patient are similar: as points they make the ellipse of the mean too small.
         dice, error = (table.groupby(patients[table.index]).mean() for table in (dice, error))
         unit = "patient"
-    return comparison.dice_vs_calibration(dice, error, looks, metric=metric, unit=unit)
+    values = main_scores(results, dataset, PERFECT[metric]) if metric in PERFECT else pd.DataFrame()
+    perfect = {str(key): float(mean) for key, mean in values.mean().dropna().items()}
+    more: Any = {"metric": metric, "unit": unit, "perfect": perfect}
+    return comparison.dice_vs_calibration(dice, error, looks, **more)
 
 
 def robustness(results: Results, dataset: str) -> Figure | None:

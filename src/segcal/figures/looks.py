@@ -31,8 +31,17 @@ NETWORK_LOOKS: tuple[tuple[Any, str], ...] = (
 )
 # What captions say, by the set of metrics that leads.
 WORDS = {
-    "main": {"measure": "misplaced confidence", "voxels": "voxels near predicted foreground"},
-    "paper": {"measure": "ECE", "voxels": "the reference's foreground"},
+    "main": {
+        "measure": "misplaced confidence",
+        "voxels": "voxels near predicted foreground",
+        "dashes": "",
+    },
+    "paper": {
+        "measure": "ECE",
+        "voxels": "the reference's foreground",
+        "dashes": " Dashes: the mean ECE that a perfectly calibrated network with the same"
+        " probabilities would have.",
+    },
 }
 SHADES = (0.45, -0.4, 0.65, -0.65)  # towards white, towards black
 

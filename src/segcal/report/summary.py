@@ -121,6 +121,7 @@ def _on_metric(findings: Findings, metric: str) -> str:
     for second in others[:1]:
         between = "tied with" if second in leader.tied else "then"
         text += f", {between} {findings.names[second]} {_mean(findings, metric, second)[0]}"
+        text += _in_brackets(_perfect(findings, metric, second))
     if findings.ranking is None or findings.n_patients < 2:
         return f"{text}."
     sentences = [text]
@@ -136,12 +137,22 @@ def _on_metric(findings: Findings, metric: str) -> str:
 
 
 def _mean(findings: Findings, metric: str, key: str) -> tuple[str, str]:
-    """A mean with its unit, and its interval in brackets; empty if there is none."""
+    """A mean with its unit; in brackets its interval and what a perfect network has, if known."""
     mean, low, high = findings.means[metric].loc[key].to_numpy(dtype=float)
     unit = METRICS[metric].unit
     value = f"{mean:.3f}{NBSP}{unit}" if unit else f"{mean:.3f}"
     beside = _perfect(findings, metric, key)
-    return value, "" if math.isnan(low) else f" ({low:.3f} to {high:.3f}{beside})"
+    return value, _in_brackets(("" if math.isnan(low) else f"{low:.3f} to {high:.3f}") + beside)
+
+
+def _in_brackets(text: str) -> str:
+    """What stands behind a value, if anything does.
+
+    >>> _in_brackets("; if perfect 0.221"), _in_brackets("")
+    (' (if perfect 0.221)', '')
+    """
+    text = text.removeprefix("; ")
+    return f" ({text})" if text else ""
 
 
 def _perfect(findings: Findings, metric: str, key: str) -> str:

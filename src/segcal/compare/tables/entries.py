@@ -88,16 +88,22 @@ def with_perfect(
 ) -> list[Column]:
     """A metric over reference voxels, and what a perfect network has."""
     voxels = "" if request.results.metrics.key == "paper" else "reference"
-    beside = Column(PERFECT[metric], "all", calibrator, suffix=options.get("suffix", ""))
+    same = {name: options[name] for name in ("corruption", "suffix") if name in options}
+    beside = Column(PERFECT[metric], "all", calibrator, **same)
     return [Column(metric, "all", calibrator, voxels=voxels, **options), beside]
 
 
 def main_columns(request: Request, corruption: str = "", source: str = "") -> list[Column]:
-    """The metrics that lead, each over all classes."""
-    columns = []
-    for metric in request.results.metrics.lead:
-        kind = request.results.overall_class(request.dataset, metric)
-        columns.append(Column(metric, kind, request.calibrator, corruption, source=source))
+    """The metrics that lead, each over all classes; the paper's with what is perfect."""
+    results, columns = request.results, list[Column]()
+    known = set(results.scores.loc[results.scores["dataset"] == request.dataset, "metric"])
+    options = {"corruption": corruption, "source": source}
+    for metric in results.metrics.lead:
+        if PERFECT.get(metric) in known:
+            columns += with_perfect(request, metric, request.calibrator, **options)
+        else:
+            kind = results.overall_class(request.dataset, metric)
+            columns.append(Column(metric, kind, request.calibrator, **options))
     return columns
 
 
