@@ -438,6 +438,19 @@ def test_bands_of_a_calibrated_map_are_of_the_original_outline():
     assert bands(nothing, torch.zeros(3, 4, 5).long(), (1, 1, 1)).count.sum() == 0
 
 
+def test_near_voxels_of_a_calibrated_map_are_those_before_calibration():
+    """A calibrator that may change the label map is scored over the same voxels."""
+    logits = volume()
+    case = Prediction(logits, drawn(logits), None, (1.0, 1.0, 1.0))
+    less = case.slices.clone()
+    less[:, 0] += 3  # predicts less foreground
+    before, after = statistics(case, case.slices), statistics(case, less)
+    assert predicted(less).sum() < predicted(case.slices).sum()
+    for name in SETS:
+        assert after.sets[name].n_voxels == before.sets[name].n_voxels
+    assert after.sets["near"].n_voxels == near(logits[None]).sum()
+
+
 # Rows
 # ------------------------------------------------------------------------------
 

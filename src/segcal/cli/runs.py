@@ -222,7 +222,8 @@ def _show_scores(
     from segcal.metrics import METRICS
 
     regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
-    title = f"{source}: mean over cases" + ", overlap and distances of regions" * regions
+    title = f"{source}: mean over cases (E/O: of all together)"
+    title += ", overlap and distances of regions" * regions
     heads = [_head(METRICS[key], voxels) for key, _, voxels in MAIN]
     table = Table("", *heads, title=title)
     values: dict[str, dict[str, Any]] = {}
