@@ -147,7 +147,7 @@ def _fewer(n_cases: int, rows: Sequence[Row], columns: Sequence[Column]) -> Iter
         yield f"Over {n} of {n_cases} cases, as nobody has a value in the others: {which}."
 
 
-def choice_note(results: Results, keys: Iterable[str]) -> list[str]:
+def choice_note(results: Results, keys: Iterable[str] = ()) -> list[str]:
     """The rules by which validation chose settings, and the epochs of a table's contenders.
 
     None if there was no such choice. `keys` are those of the table's rows."""
