@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from segcal.networks import NETWORKS, STRIDE, Padded, build_network
+from segcal.networks import NETWORKS, STRIDE, Padded, build_network, last_layer
 from segcal.networks.transunet import _Encoder, _Layer, _StandardConv, _Stem
 from segcal.types import UserError
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
-def small(name, in_channels=1, n_classes=3, width=4):
+def small(name, in_channels=1, n_classes=3, width=4, **settings):
     shallow = {"depth": 2} if "depth" in NETWORKS[name].settings else {}
-    return build_network(name, in_channels, n_classes, width=width, **shallow)
+    return build_network(name, in_channels, n_classes, width=width, **shallow, **settings)
 
 
 def n_parameters(module):
@@ -177,7 +177,16 @@ def test_compiles_in_one_piece(name):
             {},
             "unknown network 'unet3'; choose one of unet, attention_unet, unetpp, transunet",
         ),
-        ("unet", {"depth": 3}, "unknown setting of unet 'depth'; choose one of width"),
+        (
+            "unet",
+            {"depth": 3},
+            "unknown setting of unet 'depth'; choose one of width, last_activation, norm,"
+            " upsample, last_pool",
+        ),
+        ("unet", {"norm": "layer"}, "unknown norm 'layer'; choose one of batch, instance, none"),
+        ("unet", {"norm": 1}, "unknown norm 1; choose one of batch, instance, none"),
+        ("unet", {"upsample": "cubic"}, "unknown upsample 'cubic'; choose one of deconv, nearest"),
+        ("unet", {"last_pool": 3}, "last_pool must be 2 or 4; got 3"),
         ("unet", {"width": 2.5}, "width must be a whole number; got 2.5"),
         ("unet", {"width": True}, "width must be a whole number; got True"),
         ("transunet", {"depth": 0}, "depth must be at least 1; got 0"),
@@ -189,6 +198,127 @@ def test_bad_settings_are_one_sentence(name, settings, message):
     with pytest.raises(UserError) as error:
         build_network(name, 1, 2, **settings)
     assert str(error.value) == message
+
+
+@every_network
+def test_last_activation_is_one_of_two(name):
+    with pytest.raises(UserError, match="unknown last_activation 'tanh'; choose one of none, relu"):
+        build_network(name, 1, 2, last_activation="tanh")
+
+
+def last_features(network, image):
+    """What comes into the layer that makes logits."""
+    seen = []
+    hook = last_layer(network).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    network(image)
+    hook.remove()
+    return seen[0]
+
+
+@every_network
+def test_the_last_features_are_below_0_too(name):
+    """Behind a ReLU, half of them are 0, and a pixel where all are 0 has no gradient."""
+    image = torch.randn(2, 1, 32, 48)
+    assert (last_features(small(name), image) < 0).float().mean() > 0.3
+    behind = last_features(small(name, last_activation="relu"), image)
+    assert behind.min() == 0
+    assert (behind == 0).float().mean() > 0.3
+
+
+@every_network
+def test_both_forms_have_the_same_weights(name):
+    torch.manual_seed(3)
+    new = small(name).state_dict()
+    torch.manual_seed(3)
+    old = small(name, last_activation="relu").state_dict()
+    assert list(new) == list(old)
+    assert all(torch.equal(new[key], old[key]) for key in new)
+
+
+@every_network
+def test_the_last_layer_gives_the_logits(name):
+    network = small(name, n_classes=5).eval()
+    layer, logits = last_layer(network), []
+    layer.register_forward_hook(lambda _, inputs, output: logits.append(output))
+    assert torch.equal(network(torch.randn(1, 1, 32, 32)), logits[0])
+    assert layer.bias.shape == (5,)
+
+
+NORMS = (nn.BatchNorm2d, nn.InstanceNorm2d)
+
+
+def n_norms(network):
+    return [sum(isinstance(m, kind) for m in network.modules()) for kind in NORMS]
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"), [("batch", [18, 0]), ("instance", [0, 18]), ("none", [0, 0])]
+)
+def test_norms_of_unet(norm, expected):
+    network = small("unet", norm=norm)
+    assert n_norms(network) == expected
+    biases = [m.bias is not None for m in network.modules() if isinstance(m, nn.Conv2d)]
+    assert biases == [norm == "none"] * 18 + [True]  # a bias where no norm takes it out again
+    dead = [key for key, size in largest_gradients(network).items() if size < 1e-12]
+    assert not dead
+
+
+AUTHORS = {"norm": "none", "upsample": "nearest", "last_pool": 4, "last_activation": "relu"}
+
+
+class Authors(nn.Module):
+    """The U-Net of the paper's authors, written from its description: nothing but convolutions,
+    ReLU, max-pooling 2, 2, 2, 4 and nearest neighbours 4, 2, 2, 2.
+    """
+
+    def __init__(self, convs, last):
+        super().__init__()
+        self.convs, self.last = convs, last  # pairs of each level down, then up
+
+    def forward(self, x):
+        skips = []
+        for pair, size in zip(self.convs[:5], (1, 2, 2, 2, 4), strict=True):
+            x = F.max_pool2d(x, size)
+            for conv in pair:
+                x = F.relu(F.conv2d(x, conv.weight, conv.bias, padding=1))
+            skips.append(x)
+        skips.pop()
+        for pair, size in zip(self.convs[5:], (4, 2, 2, 2), strict=True):
+            x = x.repeat_interleave(size, -1).repeat_interleave(size, -2)
+            x = torch.cat([skips.pop(), x], 1)
+            for conv in pair:
+                x = F.relu(F.conv2d(x, conv.weight, conv.bias, padding=1))
+        return self.last(x)
+
+
+def test_the_network_of_the_authors():
+    network = small("unet", **AUTHORS)
+    assert not [m for m in network.modules() if isinstance(m, nn.ConvTranspose2d)]
+    convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
+    inner = network.network
+    order = [inner.conv_0, *(getattr(inner, f"down_{i}").convs for i in (1, 2, 3, 4))]
+    order += [getattr(inner, f"upcat_{i}").convs for i in (4, 3, 2, 1)]
+    pairs = [(block.conv_0.conv, block.conv_1.conv) for block in order]
+    assert len(convs) == 2 * len(pairs) + 1
+    image = torch.randn(2, 1, 64, 96)
+    torch.testing.assert_close(network(image), Authors(pairs, inner.final_conv)(image))
+
+
+@pytest.mark.parametrize(("upsample", "last_pool"), [("deconv", 4), ("nearest", 2), ("nearest", 4)])
+def test_maps_of_unet(upsample, last_pool):
+    network, sizes = small("unet", upsample=upsample, last_pool=last_pool), []
+    inner = network.network
+    for block in (inner.down_3, inner.down_4, inner.upcat_4, inner.upcat_1):
+        block.register_forward_hook(lambda _, inputs, output: sizes.append(tuple(output.shape[1:])))
+    assert network(torch.randn(1, 1, 64, 128)).shape == (1, 3, 64, 128)
+    bottom = (64, 8 // last_pool, 16 // last_pool)
+    assert sizes == [(32, 8, 16), bottom, (32, 8, 16), (4, 64, 128)]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (33, 64), (70, 97)])
+def test_the_network_of_the_authors_takes_any_size(size):
+    network = small("unet", **AUTHORS)
+    assert network(torch.randn(2, 1, *size)).shape == (2, 3, *size)
 
 
 @every_network
@@ -206,8 +336,8 @@ def test_wrong_images_are_one_sentence(shape):
 @pytest.mark.parametrize(
     ("name", "plain"), [("unet", monai_nets.BasicUNet), ("unetpp", monai_nets.BasicUNetPlusPlus)]
 )
-def test_is_still_the_network_of_monai(name, plain):
-    ours = small(name).network
+def test_the_form_of_the_paper_is_still_the_network_of_monai(name, plain):
+    ours = small(name, last_activation="relu").network
     theirs = plain(2, 1, 3, (4, 8, 16, 32, 64, 4), act="relu", norm="batch", bias=False)
     unused = theirs.load_state_dict(ours.state_dict(), strict=False)
     assert not unused.unexpected_keys

@@ -5,6 +5,7 @@ import mmap
 import os
 import pickle
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,6 +132,36 @@ class unreadable:  # noqa: N801
     def __init__(self, array):
         self.shape, self.ndim, self.dtype = array.shape, array.ndim, array.dtype
         self.filename, self.offset = array.filename, array.offset
+
+
+def counted(cases, voxels):
+    """The same cases with the numbers that preparation counts; `voxels` of an id."""
+    records = {}
+    for id in cases.ids:
+        label = cases.label(id)
+        slices = np.flatnonzero([((s > 0) & (s != folders.IGNORED)).any() for s in label])
+        about = {"shape": list(label.shape), "foreground_slices": slices.tolist()}
+        records[id] = about | {"voxels": voxels(id)}
+    return replace(cases, info=cases.info | {"cases": records})
+
+
+def test_shares_of_classes(cases):
+    """Against a count in the arrays."""
+    known = counted(cases, lambda id: [int((arrays(id)[1] == k).sum()) for k in range(4)])
+    slices = Slices(known, "train", keep_empty=True)
+    counts = torch.zeros(4)
+    for _, label in slices:
+        for k in range(4):
+            counts[k] += (label == k).sum()
+    torch.testing.assert_close(slices.class_shares, counts / counts.sum())
+    fewer = Slices(known, "train", keep_empty=False).class_shares
+    counts[0] -= 1 * 20 * 30 + 2 * 40 * 24  # the three slices without foreground
+    torch.testing.assert_close(fewer, counts / counts.sum())
+
+
+def test_a_class_without_voxels_has_a_share(cases):
+    slices = Slices(counted(cases, lambda id: [900, 0, 0, 0]), "train", keep_empty=True)
+    assert slices.class_shares.log().isfinite().all()
 
 
 def test_a_whole_volume(cases):

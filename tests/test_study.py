@@ -180,6 +180,15 @@ def test_the_paper_s_plan(cases):
     assert len(plan.cells[0].after.conditions) == 1 + 5 + 2
 
 
+def test_the_paper_s_plan_has_the_paper_s_networks(cases):
+    for cell in read_plan("paper", data=str(cases.root)).cells:
+        assert cell.settings.network.settings["last_activation"] == "relu"
+        assert not cell.settings.training.class_prior
+    (default, *_) = read_plan("quick", data=str(cases.root)).cells
+    assert default.settings.network.settings["last_activation"] == "none"
+    assert default.settings.training.class_prior
+
+
 def test_the_small_plans(cases):
     assert {"paper", "quick", "smoke"} <= set(built_in_plans())
     for name in built_in_plans():

@@ -26,12 +26,12 @@ from segcal import provenance
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
-from segcal.data.slices import volume
+from segcal.data.slices import Slices, volume
 from segcal.folders import WEIGHTS, alone, checkpoint_path, read_run, weights_path, write_json
 from segcal.losses import LOSSES
-from segcal.networks import NETWORKS
+from segcal.networks import NETWORKS, last_layer
 from segcal.predictors.run import open_run
-from segcal.training import callbacks, train
+from segcal.training import Segmentation, callbacks, train
 from segcal.training.validation import SCORES
 from segcal.types import UserError
 
@@ -183,6 +183,40 @@ def test_an_older_run_that_kept_its_last_weights_is_read_as_such(cases, tmp_path
     assert upgraded["last"] == kept
     assert "best" not in upgraded
     assert "keep" not in upgraded["settings"]["training"]
+
+
+OLD = {"network.last_activation": "relu", "training.class_prior": False}
+"""The form of all networks before there were settings of it."""
+
+
+def make_old(root):
+    """Take out of `run.json` what an older version did not write."""
+    info = json.loads((root / "run.json").read_text())
+    del info["settings"]["training"]["class_prior"]
+    info["settings"]["network"] = {"name": "unet", "width": 2}
+    write_json(root / "run.json", info)
+
+
+def test_an_older_run_opens_in_the_form_it_was_trained_in(cases, tmp_path):
+    train(settings(cases, **OLD), tmp_path / "run", progress=False)
+    whole = read_run(tmp_path / "run")["settings"]
+    (id, *_) = cases.split("test")
+    expected = open_run(tmp_path / "run").case(id).logits
+    make_old(tmp_path / "run")
+    assert read_run(tmp_path / "run")["settings"] == whole
+    assert torch.equal(open_run(tmp_path / "run").case(id).logits, expected)
+    train(settings(cases, **OLD), tmp_path / "run", progress=False)  # finished, and the same
+    with pytest.raises(UserError, match="started with another network, training; choose another"):
+        train(settings(cases), tmp_path / "run", progress=False)
+
+
+def test_logits_start_at_the_shares_of_the_classes(cases):
+    slices = Slices(cases, "train")
+    bias = last_layer(Segmentation(settings(cases), cases, slices)).bias
+    torch.testing.assert_close(bias.softmax(0), slices.class_shares)
+    without = settings(cases, "training.class_prior=false")
+    random = last_layer(Segmentation(without, cases, slices)).bias
+    assert random.abs().max() <= 2**-0.5  # as PyTorch draws it, for two features
 
 
 def test_it_learns(cases, tmp_path):

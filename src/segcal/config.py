@@ -49,12 +49,15 @@ class ChosenNetwork(Chosen, frozen=True):
 
 
 class Training(BaseModel, extra="forbid", frozen=True):
-    """The paper's protocol by default: Adam, batch 4, 100 epochs, 1e-3 and from half-time 1e-4."""
+    """The paper's protocol by default: Adam, batch 4, 100 epochs, 1e-3 and from half-time 1e-4.
+
+    But for `class_prior`, which the paper does not have."""
 
     epochs: int = Field(default=100, ge=1)
     batch: int = Field(default=4, ge=1)
     lr: float = Field(default=1e-3, gt=0)
     lr_drop: float = Field(default=0.1, gt=0, le=1)  # factor at half-time
+    class_prior: bool = True  # logits start at the log of each class's share of the voxels
     augment: bool = False
     keep_empty: bool | None = None  # None: as the data set's recipe says
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,22 @@ class Slices(Dataset[tuple[Tensor, Tensor]]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def class_shares(self) -> Tensor:
+        """The share of each class (K,) among the labelled voxels, and no class at 0.
+
+        From what preparation counted; only ignored voxels in slices that are left out are
+        mistaken for background's."""
+        counts = torch.zeros(len(self.cases.classes) + 1, dtype=torch.float64)
+        kept = Counter(id for id, _ in self._places)
+        for id, n_kept in kept.items():
+            record = self.cases.case(id)
+            counts += torch.tensor(record["voxels"])
+            n_slices, height, width = record["shape"]
+            counts[0] -= (n_slices - n_kept) * height * width
+        counts = counts.clamp_min(1)
+        return (counts / counts.sum()).float()
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image, label = self.batch([index])

@@ -24,6 +24,15 @@ CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees
 GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
 REMOVED = "removed"  # the status of a run that --again is about to delete
 
+_RELU = {"last_activation": "relu"}
+_OLDER_NETWORKS: dict[str, dict[str, Any]] = {
+    "unet": _RELU | {"norm": "batch", "upsample": "deconv", "last_pool": 2},
+    "attention_unet": _RELU,
+    "unetpp": _RELU,
+    "transunet": _RELU,
+}
+"""The form of networks from before these settings existed: what a `run.json` without them means."""
+
 
 def is_run(root: Path) -> bool:
     """Whether a folder is a run's."""
@@ -55,6 +64,14 @@ def read_run(root: Path) -> dict[str, Any]:
     training = info["settings"].get("training")
     if isinstance(training, dict) and training.pop("keep", "best") == "last" and "best" in info:
         info["last"] = info.pop("best")
+    # Older networks had one form.
+    if isinstance(training, dict):
+        training.setdefault("class_prior", False)
+    for trained in info.get("members") or [info["settings"]]:
+        network = trained.get("network")
+        if isinstance(network, dict):
+            form = _OLDER_NETWORKS.get(network.get("name", ""), {})
+            trained["network"] = network | form | network
     return info
 
 

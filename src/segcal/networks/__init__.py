@@ -20,10 +20,10 @@ from segcal.networks.transunet import transunet
 from segcal.networks.unets import attention_unet, unet, unetpp
 from segcal.types import UserError, check_settings, settings_of
 
-__all__ = ["NETWORKS", "Network", "Padded", "attention_unet", "build_network", "transunet"]
-__all__ += ["unet", "unetpp"]
+__all__ = ["NETWORKS", "Network", "Padded", "attention_unet", "build_network", "last_layer"]
+__all__ += ["transunet", "unet", "unetpp"]
 
-STRIDE = 16  # heights and widths inside the networks are multiples of it
+STRIDE = 16  # heights and widths inside the networks are multiples of it (32 if `last_pool` is 4)
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,27 @@ def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) 
     check_settings("network", NETWORKS, name, settings)
     row = NETWORKS[name]
     for key, value in settings.items():
+        if isinstance(row.settings[key], str):  # the function knows the words it allows
+            continue
         whole = isinstance(row.settings[key], int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             raise UserError(f"{key} must be a {'whole ' if whole else ''}number; got {value!r}")
-    return Padded(row.build(in_channels, n_classes, **settings), in_channels)
+    stride = STRIDE // 2 * settings.get("last_pool", 2)
+    return Padded(row.build(in_channels, n_classes, **settings), in_channels, stride)
+
+
+def last_layer(network: nn.Module) -> nn.Conv2d:
+    """The convolution that gives the logits: its bias has a value per class."""
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    return convolutions[-1]
 
 
 class Padded(nn.Module):
     """A network for any size: it repeats the image's border, and crops the logits back."""
 
-    def __init__(self, network: nn.Module, in_channels: int) -> None:
+    def __init__(self, network: nn.Module, in_channels: int, stride: int = STRIDE) -> None:
         super().__init__()
-        self.network, self.in_channels = network, in_channels
+        self.network, self.in_channels, self.stride = network, in_channels, stride
 
     def forward(self, image: Tensor) -> Tensor:
         """Logits (N, K, H, W) of images (N, C, H, W)."""
@@ -84,7 +93,7 @@ class Padded(nn.Module):
             allowed = f"(N, {self.in_channels}, H, W) and not empty"
             raise UserError(f"images for this network must be {allowed}; got shape {shape}")
         height, width = image.shape[-2:]
-        (top, bottom), (left, right) = _margins(height), _margins(width)
+        (top, bottom), (left, right) = (_margins(size, self.stride) for size in (height, width))
         if top or bottom or left or right:
             # Not mirrored: that needs more than one pixel, and adds structure to be segmented.
             image = F.pad(image, (left, right, top, bottom), mode="replicate")
@@ -92,13 +101,13 @@ class Padded(nn.Module):
         return logits[..., top : top + height, left : left + width]
 
 
-def _margins(size: int) -> tuple[int, int]:
+def _margins(size: int, stride: int) -> tuple[int, int]:
     """How much to add before and after, to reach a multiple of the stride.
 
     At least two strides: batch norm cannot train on one image with one pixel on its coarsest map.
 
-    >>> _margins(37), _margins(1), _margins(64)
+    >>> _margins(37, 16), _margins(1, 16), _margins(64, 32)
     ((5, 6), (15, 16), (0, 0))
     """
-    missing = max(2 * STRIDE, -(-size // STRIDE) * STRIDE) - size
+    missing = max(2 * stride, -(-size // stride) * stride) - size
     return missing // 2, missing - missing // 2

@@ -17,20 +17,31 @@ from monai.networks.blocks.mlp import MLPBlock
 from monai.networks.nets.basic_unet import TwoConv
 from torch import Tensor, nn
 
-from segcal.types import check_range
+from segcal.networks.unets import LAST, end_linear
+from segcal.types import check_choice, check_range
 
 _HEADS = 12
 _GRID = 14  # of the learnt position embedding: 224 pixels / 16, as in the original
 
 
 def transunet(
-    in_channels: int, n_classes: int, *, width: int = 64, depth: int = 12, dropout: float = 0.1
+    in_channels: int,
+    n_classes: int,
+    *,
+    width: int = 64,
+    depth: int = 12,
+    dropout: float = 0.1,
+    last_activation: str = "none",
 ) -> nn.Module:
     """TransUNet with `depth` transformer layers of 12 heads and 12 × `width` channels."""
     check_range("width", width, 4)  # below, standardised 1×1 filters have nothing left to learn
     check_range("depth", depth, 1)
     check_range("dropout", dropout, 0, 1)
-    return _TransUNet(in_channels, n_classes, width, depth, dropout)
+    check_choice("last_activation", last_activation, LAST)
+    network = _TransUNet(in_channels, n_classes, width, depth, dropout)
+    if last_activation == "none":
+        end_linear(network.ups[-1].convs)
+    return network
 
 
 class _TransUNet(nn.Module):

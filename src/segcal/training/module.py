@@ -15,7 +15,7 @@ from segcal.data.slices import Slices, volume
 from segcal.folders import CaseSet
 from segcal.hardware import channels_last
 from segcal.losses import Criterion, Validation
-from segcal.networks import build_network
+from segcal.networks import build_network, last_layer
 from segcal.predictors.run import volume_logits
 from segcal.training.validation import Sums, case_sums
 from segcal.types import UserError
@@ -34,6 +34,9 @@ class Segmentation(L.LightningModule):
         n_classes = len(cases.classes) + 1
         loss, network = settings.loss, settings.network
         built = build_network(network.name, len(cases.channels), n_classes, **network.settings)
+        if settings.training.class_prior:
+            with torch.no_grad():
+                cast(Tensor, last_layer(built).bias).copy_(slices.class_shares.log())
         self.network = channels_last(built)
         self.criterion = Criterion(loss.name, n_classes=n_classes, **loss.settings)
         self.cases_seen = Sums.zero(n_classes)  # by validation, in this epoch
