@@ -114,7 +114,7 @@ def _on_bands(findings: Findings, key: str) -> str:
 
 
 def _on_misplaced(findings: Findings, key: str) -> str:
-    mean, low, high = findings.means["misplaced"].loc[key].to_numpy(dtype=float).tolist()
+    mean, low, high = map(float, findings.means["misplaced"].loc[key].to_numpy(dtype=float))
     chance = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")[key].mean()
     nll = findings.means["nll"]["mean"][key]
     ends = _range(100 * low, 100 * high, 0)
