@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare import Results
 from segcal.compare.ranking import Confidence, Interval, ratios_of_sums
+from segcal.folders.audits import KIND
 from segcal.metrics import BANDS
-from segcal.report.findings import Change, Findings, find
+from segcal.report.findings import Change, Findings
 from segcal.report.probabilities import APART
 from segcal.report.words import MINUS, listed, number_of
 
@@ -26,32 +26,48 @@ class Judged:
     """The verdict, its sentences, and the numbers in them."""
 
     verdict: str  # overconfident, underconfident, calibrated, mixed or too few
-    sentences: tuple[str, ...]
+    lead: str
+    points: dict[str, str]  # a sentence by its title
     numbers: dict[str, dict[str, float | None]]  # near, all and ratio: mean, low and high
     calibrator: str | None  # that helps on cases it was not fitted on
     volume_ratio: dict[str, float | None]
     worst: tuple[str, ...]
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All sentences."""
+        return self.lead, *self.points.values()
 
-def judged(results: Results, dataset: str) -> Judged:
+
+def is_of_audit(findings: Findings) -> bool:
+    """Whether the findings are of one audited predictor."""
+    runs = findings.results.runs.values()
+    return len(findings.names) == 1 and all(info.get("kind") == KIND for info in runs)
+
+
+def judged(findings: Findings) -> Judged:
     """What the scores of one predictor say."""
-    findings = find(results, dataset)
     (key,) = findings.names
     found = findings.confidences[key]
     few = findings.n_patients < FEWEST
     verdict = "too few" if few or found.verdict == "undecided" else found.verdict
     ratios, chosen = _ratios(findings), _helpful(findings)
     worst = _worst(findings)
-    sentences = [_on_verdict(findings, found, verdict), _on_bands(findings, key)]
-    sentences += [_on_misplaced(findings, key), _on_volumes(found, ratios)]
-    sentences += [_on_temperature(findings, key), _on_calibrators(findings, chosen)]
-    sentences.append(f"Worst cases by misplaced confidence: {listed(worst)}." if worst else "")
+    points = {
+        "Where": _on_bands(findings, key),
+        "Misplaced confidence": _on_misplaced(findings, key),
+        "Expected over true volume": _on_volumes(found, ratios),
+        "Temperature": _on_temperature(findings, key),
+        "Calibrators": _on_calibrators(findings, chosen),
+        "Worst cases": f"Worst cases by misplaced confidence: {listed(worst)}." if worst else "",
+    }
     numbers = {}
     for name, interval in found._asdict().items():
         numbers[name] = {end: _known(value) for end, value in interval._asdict().items()}
     names = tuple(text.split(" (")[0] for text in worst)
-    kept = tuple(text for text in sentences if text)
-    return Judged(verdict, kept, numbers, chosen and chosen.calibrator, ratios, names)
+    kept = {title: text for title, text in points.items() if text}
+    lead = _on_verdict(findings, found, verdict)
+    return Judged(verdict, lead, kept, numbers, chosen and chosen.calibrator, ratios, names)
 
 
 def _known(value: float) -> float | None:
