@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 import torch
-from made_predictions import made_cases, made_regions, write_arrays, write_labels, write_nnunet
+from made_predictions import (
+    made_cases,
+    made_regions,
+    write_arrays,
+    write_confidences,
+    write_labels,
+    write_nnunet,
+)
 from typer.testing import CliRunner
 
 import segcal
@@ -248,3 +255,18 @@ def test_python(sharp):
     assert info["kind"] == "audit"
     assert Path(info["settings"]["data"]).is_dir()
     assert np.isfinite(opened.scores.loc[opened.scores["metric"] == "nll", "value"]).all()
+
+
+def test_confidence_maps_get_a_verdict_without_volumes(tmp_path):
+    cases = made_cases(12, shape=SHAPE, sharpness=2.0)
+    folder = write_confidences(tmp_path / "maps", cases)
+    found = audit_with_report(folder, write_labels(tmp_path / "labels", cases), out=tmp_path / "a")
+    softmax = write_arrays(tmp_path / "probs", cases)
+    whole = audit(softmax, tmp_path / "labels", out=tmp_path / "b")
+    assert found.about["kind"] == "confidence"
+    assert found.verdict == whole.verdict == "overconfident"
+    for voxels, metric in (("all", "misplaced"), ("near", "ece"), ("near", "confidence_gap")):
+        of_both = [each.about["scores"]["before"][voxels][metric] for each in (found, whole)]
+        assert of_both[0] == pytest.approx(of_both[1], rel=1e-4)
+    assert found.about["scores"]["before"]["all"]["nll"] is None
+    assert found.calibrator is None

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from segcal.audit.crossfit import CALIBRATORS
 from segcal.audit.making import Making
 from segcal.audit.outcome import conclude
+from segcal.audit.scored import with_classes
 from segcal.audit.written import write_all
 from segcal.calibrators import Fitted, load
 from segcal.compare import Results, read_results
@@ -124,7 +125,7 @@ def audit(
     if target.exists() and not again:
         return _known(target, key, report)
     with whole_or_not(target, key) as folder:
-        made = Making(source, folder, resample, keep_going, workers, ray, progress)
+        made = Making(with_classes(source), folder, resample, keep_going, workers, ray, progress)
         write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
     return _concluded(target, report)
 
