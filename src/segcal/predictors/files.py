@@ -19,7 +19,7 @@ from segcal.predictors.nnunet import (
     open_nnunet,
     reader_of,
 )
-from segcal.predictors.reading import case_maps, open_maps
+from segcal.predictors.reading import case_maps, check_shape, open_maps
 from segcal.predictors.source import (
     KINDS,
     LeftOut,
@@ -94,7 +94,9 @@ def _checked(source: Source, left_out: LeftOut) -> Source:
     for case in sorted(source.cases, key=_n_bytes):
         n_tried += 1
         try:
-            maps = check_values(source, case)
+            maps = case_maps(source, case)
+            check_shape(source, case, maps)  # swapped axes explain wrong sums
+            check_values(case, source.kind, maps)
         except UserError as error:
             if not left_out.keep_going or n_tried == 3:
                 raise
@@ -106,14 +108,12 @@ def _checked(source: Source, left_out: LeftOut) -> Source:
     raise UserError(f"{source.root} holds no case that can be read")
 
 
-def check_values(source: Source, case: SourceCase) -> Maps:
-    """Raise unless the values of a case are what the source's kind says; one pass over it."""
-    maps = case_maps(source, case)
-    checks = Checks(case.id, source.kind, step=maps.step)
+def check_values(case: SourceCase, kind: str, maps: Maps) -> None:
+    """Raise unless the values of a case are what `kind` says; one pass over them."""
+    checks = Checks(case.id, kind, step=maps.step)
     for k, values in enumerate(maps.classes()):
         checks.add(k, values)
     checks.finish()
-    return maps
 
 
 def _n_bytes(case: SourceCase) -> int:

@@ -269,7 +269,7 @@ def _split(path: Path, fold: str) -> dict[str, set[str]] | None:
     """The lists of a fold; `None` if the file has no such fold."""
     folds = read_users_json(path)
     try:
-        if not fold.isdecimal() or int(fold) >= len(folds):
+        if isinstance(folds, list) and (not fold.isdecimal() or int(fold) >= len(folds)):
             return None
         return {name: set(folds[int(fold)][name]) for name in ("train", "val")}
     except (KeyError, TypeError):

@@ -62,6 +62,13 @@ def case_maps(source: Source, case: SourceCase) -> Maps:
     return maps
 
 
+def check_shape(source: Source, case: SourceCase, maps: Maps) -> None:
+    """Raise if the reference must have the shape of the maps and has another one."""
+    if maps.grid is None and case.segmentation is None and case.label is not None:
+        label = _label_image(case.label, source.reader == _REORIENTED)
+        _on_grid_of(maps, None, label, case, resample=False)
+
+
 def read_case(source: Source, case: SourceCase, *, resample: bool = False) -> CaseData:
     """Read a case; with `resample`, a reference on another grid is moved to that of the maps."""
     maps = case_maps(source, case)
