@@ -55,6 +55,12 @@ def open_npy(path: Path) -> Maps:
     return Maps(four(shape), classes, step=step_of(dtype))
 
 
+def npz_key(path: Path) -> str:
+    """What the maps are called in an `.npz` file."""
+    with whole(path), zipfile.ZipFile(path) as archive:
+        return _key(path, archive)
+
+
 def _key(path: Path, archive: zipfile.ZipFile) -> str:
     keys = [name[:-4] for name in archive.namelist() if name.endswith(".npy")]
     for key in KEYS:
