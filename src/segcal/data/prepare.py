@@ -91,7 +91,7 @@ def prepare(
         root = _checked_root(root, name, to / name)
         raw = _raw_set(name, root, to / name, split_file, patients_file, settings, recipe)
         if is_case_set(raw.target) and not again:
-            return _existing(raw)
+            return _existing(raw, asked=recipe)
 
         # An interrupted run is continued only if it had the same key.
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
@@ -160,10 +160,17 @@ def _raw_set(
     return _RawSet(name, root, target, source, recipe, cases, settings, common)
 
 
-def _existing(raw: _RawSet) -> Prepared:
-    """The data set as it is on disk, if settings, sources and arrays are still the same."""
+def _existing(raw: _RawSet, asked: dict[str, Any]) -> Prepared:
+    """The data set as it is on disk, if settings, sources and arrays are still the same.
+
+    A set of an older version, which scaled by the range alone, stays as it is unless percentiles
+    are `asked` for."""
     cases = open_cases(raw.target)
     old, new = cases.info["settings"], raw.settings
+    if "percentiles" not in old["recipe"]:
+        by_range = list(Recipe.percentiles)
+        kept = by_range if asked.get("percentiles") else new["recipe"]["percentiles"]
+        old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
         problem = f"{raw.target} was prepared with another {', '.join(differ)}"
