@@ -32,7 +32,7 @@ from segcal.data.readers import RawCase
 from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
-from segcal.types import Progress, UserError, check_range
+from segcal.types import AnyPath, Progress, UserError, check_range
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class _RawSet:
 
 def prepare(
     name: str,
-    root: Path | None = None,
-    to: Path = Path("cases"),
+    root: AnyPath | None = None,
+    to: AnyPath = "cases",
     *,
-    split_file: Path | None = None,
-    patients_file: Path | None = None,
+    split_file: AnyPath | None = None,
+    patients_file: AnyPath | None = None,
     seed: int = 0,
     workers: int = 1,
     skip_broken: bool = False,
@@ -82,6 +82,10 @@ def prepare(
     if not name or Path(name).name != name or name.startswith("."):
         raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
     check_range("workers", workers, 1)
+    root, to = None if root is None else Path(root), Path(to)
+    split_file, patients_file = (
+        None if path is None else Path(path) for path in (split_file, patients_file)
+    )
     settings: dict[str, Any] = {"seed": seed, "skip_broken": skip_broken}
     with tempfile.TemporaryDirectory() as scratch:
         if root is None and name == "phantom":

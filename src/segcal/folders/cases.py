@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from segcal.folders.files import read_json, sha256, write_json
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 CASES = "cases.json"
 AGAIN = "prepare the data set again with --again"
@@ -128,8 +128,9 @@ def write_cases(root: Path, info: Mapping[str, Any]) -> None:
     write_json(root / CASES, info)
 
 
-def open_cases(root: Path) -> CaseSet:
+def open_cases(root: AnyPath) -> CaseSet:
     """Open a prepared data set."""
+    root = Path(root)
     if not is_case_set(root):
         problem = f"{root} is not a prepared data set (it has no {CASES})"
         raise UserError(f"{problem}; run segcal prepare first")

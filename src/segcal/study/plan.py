@@ -16,7 +16,7 @@ from segcal.choice import DEFAULT
 from segcal.config import ChosenNetwork, Machine, put_all, read_toml, unknown, validated
 from segcal.study.cells import Cell, spread_out
 from segcal.study.sections import Section, SectionTable, named_tables
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError, as_paths
 
 PLANS = Path(__file__).with_name("plans")
 
@@ -60,9 +60,9 @@ def built_in_plans() -> tuple[str, ...]:
 
 
 def read_plan(
-    plan: str | Path,
+    plan: AnyPath,
     *,
-    data: str | Sequence[str] | None = None,
+    data: AnyPath | Sequence[AnyPath] | None = None,
     overrides: Sequence[str] = (),
     seeds: int | None = None,
     only: Sequence[str] = (),
@@ -80,7 +80,8 @@ def read_plan(
         allowed = f"name a TOML file or one of {', '.join(built_in)}"
         raise UserError(f"there is no plan {str(plan)!r}; {allowed}")
     raw = read_toml(path, "plan")
-    given: dict[str, Any] = {"data": data, "machine.cpus": cpus, "machine.gpus": gpus}
+    sets = None if data is None else [str(path) for path in as_paths(data)]
+    given: dict[str, Any] = {"data": sets, "machine.cpus": cpus, "machine.gpus": gpus}
     given["seed"] = None if seeds is None else list(range(seeds))
     put_all(raw, overrides, given)
     table = validated(PlanTable, raw)
