@@ -62,7 +62,15 @@ class CaseSet:
     def split(self, name: str, fold: int = 0) -> tuple[str, ...]:
         """The case ids of `train`, `val` or `test`."""
         if not 0 <= fold < self.n_folds:
-            raise UserError(f"fold must lie in 0..{self.n_folds - 1} for {self.name}; got {fold}")
+            has = (
+                f"{self.root} has {self.n_folds} folds"
+                if self.n_folds > 1
+                else f"{self.root} has one fold"
+            )
+            remedy = "segcal prepare --folds N makes more"
+            raise UserError(
+                f"{has}, so fold must lie in 0..{self.n_folds - 1}; got {fold}; {remedy}"
+            )
         if name not in self.info["splits"][fold]:
             raise UserError(f"unknown split {name!r}; choose one of train, val, test")
         return tuple(self.info["splits"][fold][name])

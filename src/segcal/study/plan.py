@@ -65,6 +65,7 @@ def read_plan(
     data: AnyPath | Sequence[AnyPath] | None = None,
     overrides: Sequence[str] = (),
     seeds: int | None = None,
+    folds: int | None = None,
     only: Sequence[str] = (),
     names: Sequence[str] = (),
     cpus: int | None = None,
@@ -72,8 +73,8 @@ def read_plan(
 ) -> Plan:
     """A built-in plan by its name, or one of your own by its file, spread out into cells.
 
-    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1; `only` names
-    the sections to keep, `names` the cells."""
+    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1, `folds` the
+    folds 0 to n - 1; `only` names the sections to keep, `names` the cells."""
     built_in = built_in_plans()
     path = PLANS / f"{plan}.toml" if str(plan) in built_in else Path(plan)
     if not path.is_file():
@@ -82,7 +83,8 @@ def read_plan(
     raw = read_toml(path, "plan")
     sets = None if data is None else [str(path) for path in as_paths(data)]
     given: dict[str, Any] = {"data": sets, "machine.cpus": cpus, "machine.gpus": gpus}
-    given["seed"] = None if seeds is None else list(range(seeds))
+    for key, n in (("seed", seeds), ("fold", folds)):
+        given[key] = None if n is None else list(range(n))
     put_all(raw, overrides, given)
     table = validated(PlanTable, raw)
     if table.machine.devices * table.machine.nodes > 1:
