@@ -25,7 +25,7 @@ from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
 from segcal.scoring.volumes import load_guarantee
-from segcal.types import Progress, UserError
+from segcal.types import AnyPath, Progress, UserError, as_paths
 
 UNSURE = 0.7  # foreground voxels below this confidence are counted
 FORMAT = 2  # of a summary
@@ -59,8 +59,8 @@ class Maps:
 
 def predict(
     predictor: ImagePredictor,
-    images: Sequence[Path],
-    out: Path,
+    images: AnyPath | Sequence[AnyPath],
+    out: AnyPath,
     *,
     calibrator: str = "",
     probabilities: bool = False,
@@ -73,7 +73,8 @@ def predict(
     predicted from the same files is skipped unless `again`, even if its label map was corrected by
     hand. Files of another predictor are not replaced. Volumes have intervals if `calibrate` fitted
     them for these weights and this calibrator."""
-    groups = grouped(images, len(predictor.info["data"]["channels"]))
+    out = Path(out)
+    groups = grouped(as_paths(images), len(predictor.info["data"]["channels"]))
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
     guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)

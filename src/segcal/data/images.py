@@ -10,6 +10,7 @@ import gzip
 import math
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import SimpleITK as sitk
 from numpy.typing import NDArray
 
+from segcal.data.series import read_series
 from segcal.types import UserError
 
 sitk.ProcessObject.SetGlobalWarningDisplay(False)  # what matters is raised and reworded here
@@ -81,8 +83,7 @@ class Grid:
 def read(path: Path) -> sitk.Image:
     """Read any image that SimpleITK knows, and check that it is whole."""
     if path.is_dir():
-        remedy = "turn a DICOM series into a NIfTI file first"
-        raise UserError(f"{path} is a folder where an image file is expected; {remedy}")
+        return read_series(path)
     if not path.is_file():
         raise UserError(f"{path} is missing")
     try:
@@ -122,7 +123,10 @@ def _nifti_is_finite(path: Path, image: sitk.Image) -> bool:
 
 
 def companions(path: Path) -> list[Path]:
-    """The files that a header file (`.mhd`, `.nhdr`) points to, if they are beside it."""
+    """The files that a header file (`.mhd`, `.nhdr`) points to, if they are beside it; those of a
+    folder of DICOM files."""
+    if path.is_dir():
+        return sorted(part for part in path.iterdir() if part.is_file())
     if path.suffix.lower() not in (".mhd", ".nhdr") or not path.is_file():
         return []
     entry = re.compile(r"^(?:ElementDataFile|data ?file)\s*[=:]\s*(\S.*?)\s*$", re.M | re.I)
@@ -162,6 +166,10 @@ def read_single(path: Path) -> sitk.Image:
 
 def orientation(path: Path) -> str | None:
     """The anatomical orientation code in the header of a 3D image; `None` if it has none."""
+    if path.is_dir():
+        with suppress(UserError):
+            return Grid.of(read_series(path)).orientation
+        return None
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:

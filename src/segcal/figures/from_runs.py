@@ -36,7 +36,7 @@ from segcal.figures.collected import (
 from segcal.figures.looks import WORDS, looks_of
 from segcal.folders import read_log, save_figure
 from segcal.predictors import open_predictor
-from segcal.types import UserError, check_choice
+from segcal.types import AnyPath, UserError, check_choice
 from segcal.voxels import near
 
 
@@ -312,7 +312,7 @@ FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
 
 
 def save_figures(
-    results: Results, out: Path, *, format: str = "svg", keys: Sequence[str] = ()
+    results: Results, out: AnyPath, *, format: str = "svg", keys: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Draw figures of some runs, or all figures, into a folder, as `<data set>-<key>.<format>`.
 
@@ -323,7 +323,7 @@ def save_figures(
     rows: list[dict[str, Any]] = []
     for dataset in results.datasets:
         for key in keys or FIGURES:
-            row, path = FIGURES[key], out / f"{dataset}-{key}.{format}"
+            row, path = FIGURES[key], Path(out) / f"{dataset}-{key}.{format}"
             figure = row.draw(results, dataset)
             if figure is not None:
                 save_figure(path, figure)
