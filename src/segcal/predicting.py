@@ -19,6 +19,7 @@ from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.conformal import Guarantee, interval
 from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
+from segcal.data.containers import data_files
 from segcal.data.images import Grid, from_array, restored
 from segcal.folders import calibrator_path, read_json, sha256, write_image, write_json
 from segcal.metrics import reliability
@@ -125,9 +126,10 @@ def _source(
     if calibrator:  # another fit gives another prediction
         path = calibrator_path(predictor.root, calibrator, predictor.weights)
         fit = sha256(path.with_name(f"{path.name}.json"))
+    read = [part for path in paths for part in (path, *data_files(path))]
     return {
         "format": FORMAT,
-        "images": {path.name: sha256(path) for path in paths if path.is_file()},
+        "images": {path.name: sha256(path) for path in read if path.is_file()},
         "run": predictor.root.resolve().name,
         "run_id": predictor.info["id"],
         "weights": predictor.weights,
