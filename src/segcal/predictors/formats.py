@@ -157,6 +157,10 @@ def _class_maps(
         single = {id: (path,) for id, path in alone.items()}
         return Files("class maps", kind, single, {}, ("foreground",))
     words = sorted({word for of in parts.values() for word in of})
+    for name in set(alone) - set(references):  # of cases that have no reference
+        word = next((word for word in words if name.endswith(f"_{word}")), None)
+        if word is not None:
+            parts[name.removesuffix(f"_{word}")][word] = alone.pop(name)
     classes, order = _ordered(root, words, kind, facts)
     maps: dict[str, tuple[Path, ...]] = {}
     for id, of in parts.items():
