@@ -165,7 +165,7 @@ class Checks:
 
 
 def checked(maps: Maps, checks: Checks) -> Iterator[Map]:
-    """One pass over maps in which their values are checked; ends with an error if they are wrong."""
+    """One pass over maps in which their values are checked; what is wrong is raised."""
     for k, values in enumerate(maps.classes()):
         checks.add(k, values)
         yield values

@@ -38,7 +38,7 @@ def open_volume(path: Path) -> Maps:
     shape = (int(n_maps), *(int(n) for n in grid.size[::-1]))
     nifti = nifti_of(path)
     if nifti is not None and math.prod(nifti.sizes) == math.prod(shape):
-        return _streamednifti_of(path, nifti, shape, grid)
+        return _streamed_nifti(path, nifti, shape, grid)
     return _read_at_once(path, shape, grid)
 
 
@@ -91,7 +91,7 @@ def nifti_of(path: Path) -> Nifti | None:
     return Nifti(tuple(sizes[:n]), dtype, int(start), slope, offset)
 
 
-def _streamednifti_of(path: Path, nifti: Nifti, shape: Any, grid: Grid) -> Maps:
+def _streamed_nifti(path: Path, nifti: Nifti, shape: Any, grid: Grid) -> Maps:
     """Its maps one after the other: in the file, the class is the slowest axis."""
     scaled = (nifti.slope, nifti.offset) != (1.0, 0.0)
     if not scaled:
