@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from segcal import calibrators
 from segcal.audit.apply import Parameters
 from segcal.audit.crossfit import CALIBRATORS
-from segcal.audit.dense import calibrated_maps, confidences
+from segcal.audit.map_files import write_case, write_confidence
 from segcal.audit.written import fit_path
-from segcal.data.images import Grid, from_array
-from segcal.folders import read_json, read_run, replacing, whole_or_not, write_image
+from segcal.folders import read_json, read_run, replacing, whole_or_not
 from segcal.folders.audits import (
     CALIBRATED,
     read_audit,
@@ -28,9 +23,8 @@ from segcal.folders.audits import (
 )
 from segcal.predictors.files import open_source
 from segcal.predictors.nnunet import described, model_folder
-from segcal.predictors.reading import open_maps, read_case
-from segcal.predictors.source import Source, SourceCase
-from segcal.predictors.writing import stored_type, type_to_write, write_like
+from segcal.predictors.source import Source
+from segcal.predictors.writing import stored_type
 from segcal.types import Progress, UserError, check_choice
 
 WRITTEN = ("confidence", "probabilities")
@@ -73,14 +67,11 @@ def apply(
     what = {"audit": root.resolve().name, "id": info["id"], "calibrator": name}
     what |= {"fold": fold, "fits": [dict(values) for values in fits]}
     notes = _notes(info, source, fold)
-    key = [
-        what,
-        source.kind,
-        [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in _in(folder)],
-    ]
-    with whole_or_not(target, key) as partial:
+    stats = [(path.name, path.stat()) for path in _in(folder)]
+    files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    with whole_or_not(target, [what, files]) as partial:
         for i, case in enumerate(source.cases, start=1):
-            _write_case(source, case, fits, partial)
+            write_case(source, case, fits, partial)
             if progress is not None:
                 progress(i, len(source.cases))
         _copy_others(source, partial)
@@ -110,7 +101,7 @@ def write_audited(
         raise UserError(f"{root} has no {name} that was fitted without a case; audit more patients")
     about = {"audit": root.resolve().name, "id": id, "calibrator": name, "out_of_fold": True}
     for n, each in enumerate(what):
-        write = _write_case if each == "probabilities" else _write_confidence
+        write = write_case if each == "probabilities" else write_confidence
         if read_calibrated(root / each) == about:
             continue
         with whole_or_not(root / each, about) as partial:
@@ -174,7 +165,7 @@ def _saved_fits(
         if not calibrators.saved(path):
             raise UserError(f"{root} has no fitted {name}; audit more patients, or use another")
         fit = calibrators.load(path, expect={"run": info["id"]})
-        fits.append({key: float(value) for key, value in fit.parameters.items()})
+        fits.append({key: float(value) for key, value in sorted(fit.parameters.items())})
     return tuple(fits)
 
 
@@ -259,40 +250,6 @@ def _differences(info: Mapping[str, Any], source: Source) -> list[str]:
         ours, theirs = ", ".join(source.classes), ", ".join(classes)
         notes.append(f"classes are called {ours} where the audit has {theirs}; taken in this order")
     return notes
-
-
-def _write_case(source: Source, case: SourceCase, fits: Sequence[Parameters], folder: Path) -> None:
-    """Write the calibrated maps of a case as its files are; those that are there are kept."""
-    if all((folder / path.name).is_file() for path in case.files):
-        return
-    stored = [open_maps(path) for path in case.files]
-    type_ = min((type_to_write(path) for path in case.files), key=lambda dtype: dtype.itemsize)
-    n_stored = sum(maps.shape[0] for maps in stored)
-    rest = n_stored < source.n_maps
-    maps = calibrated_maps(source, case, fits, dtype=type_, rest=rest)
-    new = maps.classes()
-    if rest:
-        next(new)  # background has no file
-    for path, each in zip(case.files, stored, strict=True):
-        with replacing(folder / path.name) as partial:
-            write_like(path, partial, each, islice(new, each.shape[0]))
-    next(new, None)  # what is checked at the end
-
-
-def _write_confidence(
-    source: Source, case: SourceCase, fits: Sequence[Parameters], folder: Path
-) -> None:
-    maps = calibrated_maps(source, case, fits)
-    grid = read_case(source, case, resample=True).geometry or _unit_grid(maps.shape)
-    for region, values in confidences(source, maps):
-        word = re.sub(r"\W+", "-", f"_{region}") if region else ""
-        path = folder / f"{case.id}{word}_confidence.nii.gz"
-        write_image(path, from_array(np.ascontiguousarray(values), grid))
-
-
-def _unit_grid(shape: tuple[int, ...]) -> Grid:
-    directions = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
-    return Grid(shape[:0:-1], (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), directions)
 
 
 def _in(folder: Path) -> list[Path]:
