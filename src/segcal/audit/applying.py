@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from segcal import calibrators
-from segcal.audit.apply import Parameters
 from segcal.audit.crossfit import CALIBRATORS
 from segcal.audit.map_files import write_case, write_confidence
+from segcal.audit.temperatures import Parameters
 from segcal.audit.written import fit_path
 from segcal.folders import read_json, read_run, replacing, whole_or_not
 from segcal.folders.audits import (

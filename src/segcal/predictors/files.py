@@ -12,9 +12,23 @@ from pathlib import Path
 from segcal.data.splits import read_patients
 from segcal.predictors.formats import Files, files_of
 from segcal.predictors.maps import Checks, Maps
-from segcal.predictors.nnunet import Description, described, model_folder, open_nnunet
-from segcal.predictors.reading import case_maps, open_maps
-from segcal.predictors.source import KINDS, LeftOut, Source, SourceCase, by_stem, with_patients
+from segcal.predictors.nnunet import (
+    Description,
+    described,
+    model_folder,
+    open_nnunet,
+    reader_of,
+)
+from segcal.predictors.reading import case_maps, check_shape, open_maps
+from segcal.predictors.source import (
+    KINDS,
+    LeftOut,
+    Source,
+    SourceCase,
+    by_stem,
+    listed,
+    with_patients,
+)
 from segcal.types import UserError, check_choice
 
 
@@ -40,6 +54,7 @@ def open_source(
     left_out = LeftOut(keep_going)
     model = model_folder(path)
     if model is None:
+        _refuse_models_below(path)
         source = _plain(path, labels, images, kind, left_out)
     else:
         source = open_nnunet(*model, labels, images, left_out)
@@ -50,6 +65,14 @@ def open_source(
         return replace(source, notes=(*source.notes, note))
     cases, notes = with_patients(source.cases, read_patients(patients), patients)
     return replace(source, cases=cases, notes=(*source.notes, *notes))
+
+
+def _refuse_models_below(path: Path) -> None:
+    """Ask for one of several nnU-Net models."""
+    below = [folder for pattern in ("*__*__*", "*/*__*__*") for folder in path.glob(pattern)]
+    models = [str(folder.relative_to(path)) for folder in below if model_folder(folder)]
+    if models:
+        raise UserError(f"{path} holds nnU-Net models; name one of them: {listed(models)}")
 
 
 def _with_kind(source: Source, kind: str | None) -> Source:
@@ -71,7 +94,9 @@ def _checked(source: Source, left_out: LeftOut) -> Source:
     for case in sorted(source.cases, key=_n_bytes):
         n_tried += 1
         try:
-            maps = check_values(source, case)
+            maps = case_maps(source, case)
+            check_shape(source, case, maps)  # swapped axes explain wrong sums
+            check_values(case, source.kind, maps)
         except UserError as error:
             if not left_out.keep_going or n_tried == 3:
                 raise
@@ -83,14 +108,12 @@ def _checked(source: Source, left_out: LeftOut) -> Source:
     raise UserError(f"{source.root} holds no case that can be read")
 
 
-def check_values(source: Source, case: SourceCase) -> Maps:
-    """Raise unless the values of a case are what the source's kind says; one pass over it."""
-    maps = case_maps(source, case)
-    checks = Checks(case.id, source.kind, step=maps.step)
+def check_values(case: SourceCase, kind: str, maps: Maps) -> None:
+    """Raise unless the values of a case are what `kind` says; one pass over them."""
+    checks = Checks(case.id, kind, step=maps.step)
     for k, values in enumerate(maps.classes()):
         checks.add(k, values)
     checks.finish()
-    return maps
 
 
 def _n_bytes(case: SourceCase) -> int:
@@ -123,13 +146,13 @@ def _plain(
             example = f"{min(held.maps)} here, {min(references, default='nothing')} there"
             problem = f"no file in {labels} has the name of a case in {root} ({example})"
             raise UserError(f"{problem}; call references as their cases")
-        left_out.add(without, f"has no reference in {labels}")
-        left_out.add(set(references) - set(held.maps), f"has no prediction in {root}")
+        left_out.add(without, f"no reference in {labels}")
+        left_out.add(set(references) - set(held.maps), f"no prediction in {root}")
     kept = tuple(case for case in cases if case.id not in left_out.why)
     said = kind or held.kind
     source = Source(
         root, held.format, said, root.resolve().name, root.resolve().name, "", (), {}, (),
-        facts.ignore_label if facts else None, kept, (), left_out.why,
+        facts.ignore_label if facts else None, kept, (), left_out.why, reader_of(root),
     )  # fmt: skip
     return _named(source, held, facts, said_by_user=kind is not None)
 

@@ -151,11 +151,15 @@ def _class_maps(
             alone[id] = path
         else:
             parts[id][name[len(id) + 1 :]] = path
+    known = bool(references) or facts is not None
+    if not explicit and not (parts and known) and _whole_numbers(next(iter(images.values()))):
+        raise UserError(f"{root} holds label maps only; {EXPORT}")
     if not parts:
-        return _one_map(root, alone, kind, explicit=explicit)
+        single = {id: (path,) for id, path in alone.items()}
+        return Files("class maps", kind, single, {}, ("foreground",))
     words = sorted({word for of in parts.values() for word in of})
     classes, order = _ordered(root, words, kind, facts)
-    maps = {}
+    maps: dict[str, tuple[Path, ...]] = {}
     for id, of in parts.items():
         if missing := set(words) - set(of):
             raise UserError(f"case {id!r} has no map of {listed(missing)}; export every class")
@@ -216,13 +220,8 @@ def _place(word: str, facts: Description, names: Mapping[str, str]) -> int | Non
     return None if name is None else facts.classes.index(name) + 1
 
 
-def _one_map(root: Path, images: Mapping[str, Path], kind: str, *, explicit: bool) -> Files:
-    """One 3D file per case: the map of the only class, unless whole numbers say label map."""
+def _whole_numbers(path: Path) -> bool:
     reader = sitk.ImageFileReader()
-    reader.SetFileName(str(next(iter(images.values()))))
+    reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    whole_numbers = reader.GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64)
-    if whole_numbers and not explicit:
-        raise UserError(f"{root} holds label maps only; {EXPORT}")
-    maps = {id: (path,) for id, path in images.items()}
-    return Files("class maps", kind, maps, {}, ("foreground",))
+    return reader.GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64)

@@ -131,11 +131,12 @@ def _on_bands(findings: Findings, key: str) -> str:
 
 def _on_misplaced(findings: Findings, key: str) -> str:
     mean, low, high = map(float, findings.means["misplaced"].loc[key].to_numpy(dtype=float))
-    chance = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")[key].mean()
-    nll = findings.means["nll"]["mean"][key]
-    ends = _range(100 * low, 100 * high, 0)
     text = f"Probability equal to {100 * mean:.0f} % of the foreground is in the wrong place"
-    return f"{text} ({ends}; {100 * chance:.0f} % by chance alone). NLL {nll:.3f}."
+    perfect = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")
+    if "nll" not in findings.means:
+        return f"{text} ({_range(100 * low, 100 * high, 0)})."
+    ends = f"{_range(100 * low, 100 * high, 0)}; {100 * perfect[key].mean():.0f} % by chance alone"
+    return f"{text} ({ends}). NLL {findings.means['nll']['mean'][key]:.3f}."
 
 
 def _ratios(findings: Findings) -> dict[str, float | None]:
@@ -183,6 +184,8 @@ def _helpful(findings: Findings) -> Change | None:
 
 
 def _on_calibrators(findings: Findings, chosen: Change | None) -> str:
+    if "nll" not in findings.means:
+        return "No calibrator was fitted: that needs the probabilities of all classes."
     if not findings.changes:
         return "No calibrator was fitted: that needs at least two patients."
     if chosen is None:
