@@ -159,7 +159,8 @@ def reliability_per_class(results: Results, dataset: str) -> Figure | None:
     method, then the voxels per bin and the ECEs. Pooled over {voxels} of all cases."""
     parts = {}
     for key, bins in bins_of(results, dataset, "per_class").items():
-        parts[key] = {name: sums[1:] for name, sums in bins.items()}
+        if not np.isnan(bins["count"]).any():  # confidence maps know the predicted class alone
+            parts[key] = {name: sums[1:] for name, sums in bins.items()}
     if not parts:
         return None
     looks, classes = looks_of(results.main(dataset)), results.data(dataset)["classes"]
