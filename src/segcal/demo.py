@@ -21,7 +21,7 @@ from segcal.types import UserError
 SPLIT = {"train": 6, "val": 6, "test": 16}
 """Few cases to train on, so that overfitting shows; more to test on, to tell methods apart."""
 
-SHAPE = (8, 32, 32)
+SHAPE = (8, 40, 40)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ SMALLEST = (4, 24, 24)
 
 # Intensities of background, body, core and satellite: a row per channel, repeated after four.
 _CONTRAST = np.array(
-    [[250, 540, 635, 640], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]]
+    [[250, 500, 640, 660], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]]
 )
 # Of a rater, in voxels of an image 80 wide; less in smaller ones, which it would drown:
 _SLIP = (0.9, 1.0, 0.7)  # random error of a rater at each structure, largest at low contrast
@@ -42,6 +42,7 @@ _WIDE = 80
 
 _EDGE = 0.3  # in voxels: scale of a logistic edge, from 16 % to 84 % over one voxel
 _NOISE = 18.0
+_BIAS = 0.06
 _N_WAVES = 24
 
 
@@ -168,7 +169,7 @@ def _channel(
     for distance, intensity in zip(truth, tissue[1:], strict=True):
         image += expit(-distance / _EDGE) * (intensity - image)
     image += 18 * _field(rng, axes, half / 4)
-    image *= np.exp(0.12 * _field(rng, axes, 1.5 * half))
+    image *= np.exp(_BIAS * _field(rng, axes, 1.5 * half))
     real, imaginary = rng.normal(0, _NOISE, (2, *image.shape))
     # Whole numbers, as scanners store them. The last bits, in which machines differ, are lost.
     magnitude: Array = np.hypot(image + real, imaginary)
