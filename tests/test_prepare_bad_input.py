@@ -119,7 +119,7 @@ def test_a_broken_case_stops_everything_or_is_left_out(root, tmp_path, spoil, me
 
 def test_one_case_only(root, tmp_path):
     text = json.loads((root / "dataset.json").read_text())
-    text["training"] = text["training"][:1]
+    text |= {"training": text["training"][:1], "numTraining": 1}
     (root / "dataset.json").write_text(json.dumps(text))
     with pytest.raises(
         UserError, match="needs at least 3 patients; got 1: add some, or give a --split file"

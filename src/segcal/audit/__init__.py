@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from segcal.audit.crossfit import CALIBRATORS
 from segcal.audit.making import Making
 from segcal.audit.outcome import conclude
+from segcal.audit.scored import with_classes
 from segcal.audit.written import write_all
 from segcal.calibrators import Fitted, load
 from segcal.compare import Results, read_results
@@ -29,6 +30,10 @@ from segcal.report import build_report, save_report
 from segcal.types import Progress, UserError, check_choice, check_range
 
 __all__ = ["CALIBRATORS", "Audit", "audit", "open_audit"]
+
+
+FOLDERS = ("labels", "images")
+"""The folders that a source can have beside its maps."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Audit:
 
     def report(self, path: str | Path) -> None:
         """Write the report: one HTML file."""
-        save_report(Path(path), build_report(self.results, viewer=False))
+        save_report(Path(path), build_report(self.results))
 
 
 def open_audit(root: str | Path) -> Audit:
@@ -102,44 +107,49 @@ def audit(
     keep_going: bool = False,
     workers: int = 1,
     ray: str = "",
+    report: bool = True,
     again: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit the predictions in a folder, by default into `audits/<name of the data set>`.
 
     `name` is what the predictor is called in comparisons. A finished audit of the same files is
-    opened; an interrupted one goes on. `progress` counts cases of both passes."""
+    opened; an interrupted one goes on. `progress` counts cases of both passes. Without `report`
+    there is no `report.html`."""
     check_range("workers", workers, 1)
     for each in calibrators:
         check_choice("calibrator of an audit", each, CALIBRATORS)
     folders = [None if value is None else Path(value) for value in (labels, images, patients)]
     options: dict[str, Any] = {"kind": kind, "keep_going": keep_going}
-    options |= dict(zip(("labels", "images", "patients"), folders, strict=True))
+    options |= dict(zip((*FOLDERS, "patients"), folders, strict=True))
+    places = {name: options[name] and str(options[name].resolve()) for name in FOLDERS}
     source = open_source(Path(path), **options)
     target = Path(out) if out is not None else Path("audits") / source.name
     how = {"resample": resample, "calibrators": list(calibrators), "name": name}
     key = {"files": _fingerprint(source), **how}
     if target.exists() and not again:
-        return _known(target, key)
+        return _known(target, key, report)
     with whole_or_not(target, key) as folder:
-        made = Making(source, folder, resample, keep_going, workers, ray, progress)
+        made = Making(
+            with_classes(source), folder, resample, keep_going, workers, ray, progress, places
+        )
         write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
-    return _concluded(target)
+    return _concluded(target, report)
 
 
-def _known(target: Path, key: Mapping[str, Any]) -> Audit:
+def _known(target: Path, key: Mapping[str, Any], report: bool) -> Audit:
     """The audit that is there, if it is of the same files."""
     if not is_run(target) or read_run(target).get("kind") != KIND:
         raise UserError(f"{target} exists and is no audit; choose another --out")
     if read_run(target)["audit"]["key"] != key:
         problem = f"{target} is an audit of other files or settings"
         raise UserError(f"{problem}; choose another --out, or --again to replace it")
-    return open_audit(target) if is_audit(target) else _concluded(target)
+    return open_audit(target) if is_audit(target) else _concluded(target, report)
 
 
-def _concluded(target: Path) -> Audit:
+def _concluded(target: Path, report: bool) -> Audit:
     """Write verdict and report, which need the folder's final name."""
-    conclude(target)
+    conclude(target, report=report)
     return open_audit(target)
 
 
@@ -151,4 +161,4 @@ def _fingerprint(source: Source) -> list[Any]:
         stats = [(str(p.resolve()), p.stat()) for p in paths if p is not None]
         files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
         found.append([case.id, case.patient, case.fold, files])
-    return [source.kind, source.classes, found]
+    return [source.kind, list(source.classes), found]

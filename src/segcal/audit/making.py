@@ -13,6 +13,7 @@ from segcal.audit.scored import Facts, Fits
 from segcal.audit.work import AFTER, BEFORE, Task, done, spread
 from segcal.audit.written import Audited
 from segcal.folders import StoppedError
+from segcal.predictors.reading import read_case
 from segcal.predictors.source import Source
 from segcal.types import Progress, UserError
 
@@ -28,6 +29,7 @@ class Making:
     workers: int
     ray: str
     progress: Progress | None
+    options: Mapping[str, str | None]
     n_done: int = 0
 
     def carry_out(self, names: tuple[str, ...], method: str | None) -> Audited:
@@ -43,7 +45,7 @@ class Making:
         tables = []
         for p in range(n_problems):
             tables.append(Table.of(kept, {id: each.curves[p] for id, each in facts.items()}))
-        fits = {} if self.source.kind == "confidence" else out_of_fold(kept, tables, names)
+        fits = out_of_fold(kept, tables, names) if tables else {}
         by_number: dict[int, Fits] = {}
         for i in numbers:
             of_case = fits.get(self.source.cases[i].id, {})
@@ -55,10 +57,20 @@ class Making:
         if len(by_number) < len(numbers):  # all or none: scores before and after are compared
             by_number = {}
         self._pass(AFTER, tuple(by_number), by_number)
+        grid = read_case(self.source, kept[0], resample=self.resample).geometry
         return Audited(
-            self.source, numbers, facts, self._final(tables, names) if by_number else {},
-            tuple(names) if by_number else (), method, left_out, self._notes(tables[0]),
-        )  # fmt: skip
+            source=self.source,
+            numbers=numbers,
+            facts=facts,
+            fits=self._final(tables, names) if by_number else {},
+            calibrators=tuple(names) if by_number else (),
+            out_of_fold={self.source.cases[i].id: of_case for i, of_case in by_number.items()},
+            method=method,
+            options=self.options,
+            orientation=grid.orientation if grid is not None else None,
+            left_out=left_out,
+            notes=self._notes(tables),
+        )
 
     def _pass(
         self, which: str, numbers: tuple[int, ...], fits: Mapping[int, Fits]
@@ -95,10 +107,11 @@ class Making:
                 final.setdefault("" if fold is None else fold, {})[key] = fits
         return final
 
-    def _notes(self, table: Table) -> list[str]:
+    def _notes(self, tables: Sequence[Table]) -> list[str]:
         """What was done otherwise than a reader would expect."""
-        few = [fold for fold, n in table.sizes.items() if n < LEAST]
-        if few and len(table.sizes) > 1:
+        sizes = tables[0].sizes if tables else {}
+        few = [fold for fold, n in sizes.items() if n < LEAST]
+        if few and len(sizes) > 1:
             names = ", ".join(few)
             return [
                 f"fold {names} has fewer than {LEAST} patients, so its calibrators are fitted on"

@@ -13,11 +13,11 @@ from typing import Any
 
 from segcal import calibrators
 from segcal.audit.records import FOLDER, read_scored, record_path
-from segcal.audit.scored import Facts, Scored
+from segcal.audit.scored import Facts, Fits, Scored
 from segcal.audit.work import AFTER, BEFORE
 from segcal.calibrators import Fitted
 from segcal.folders import calibrator_path, write_bins, write_run, write_scores
-from segcal.folders.audits import KIND
+from segcal.folders.audits import KIND, write_out_of_fold
 from segcal.predictors.source import Source
 from segcal.provenance import identity, versions
 from segcal.scoring import POOLED
@@ -36,7 +36,10 @@ class Audited:
     facts: Mapping[str, Facts]  # by case
     fits: Mapping[str, Mapping[str, Sequence[Fitted]]]  # by fold ("": all) and calibrator
     calibrators: tuple[str, ...]  # that cases were scored after
+    out_of_fold: Mapping[str, Fits]  # by case
     method: str | None
+    options: Mapping[str, str | None]  # the folders that the source was opened with
+    orientation: str | None  # of the first case
     left_out: Mapping[str, str]
     notes: Sequence[str]
 
@@ -76,6 +79,7 @@ def write_all(folder: Path, run: str, audited: Audited, key: Mapping[str, Any]) 
             for i, fit in enumerate(fits):
                 path = fit_path(folder, name, fold, i if source.kind == "regions" else None)
                 calibrators.save(fit, path, identity=identity_of)
+    write_out_of_fold(folder, audited.out_of_fold)
     write_run(folder, info)
     shutil.rmtree(folder / FOLDER)
 
@@ -102,12 +106,12 @@ def _info(audited: Audited, key: Mapping[str, Any]) -> dict[str, Any]:
         "name": source.name,
         "classes": list(source.classes),
         "regions": {},  # those of a region-based network are its classes
-        "channels": [],
+        "channels": ["image"] if all(case.image for case in cases) else [],
         "checksum": checksum,
         "patients": {case.id: case.patient for case in cases},
         "splits": {SPLIT: len(cases)},
-        "recipe": {},
-        "orientation": None,
+        "recipe": {"axis": 0},
+        "orientation": audited.orientation,
     }
     settings = {
         "data": str(source.root),
@@ -118,6 +122,7 @@ def _info(audited: Audited, key: Mapping[str, Any]) -> dict[str, Any]:
     }
     facts = {
         "key": key,
+        "options": dict(audited.options),
         "kind": source.kind,
         "format": source.format,
         "folds": sorted({case.fold for case in cases}),

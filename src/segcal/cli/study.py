@@ -19,6 +19,7 @@ from segcal.study.watch import State, Watch
 CPUS = "Threads of a cell; 1 unless the plan says more."
 GPUS = "GPUs of a cell, or a share of one; default: one if there are any, on a cluster none."
 SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # first in a full table
+FOLDS = "Run every cell on folds 0 to N-1 of the data (segcal prepare --folds N)."
 WORKERS = "Processes here; by default as many as cores or GPUs allow."
 
 
@@ -31,6 +32,7 @@ def study(
     only: Annotated[Names, Option(help="Only this section. May be repeated.")] = None,
     cell: Annotated[Names, Option(help="Only this cell of --dry-run. May be repeated.")] = None,
     seeds: Annotated[int | None, Option(min=1, help="Run every cell with seeds 0 to N-1.")] = None,
+    folds: Annotated[int | None, Option(min=1, help=FOLDS)] = None,
     workers: Annotated[int | None, Option(help=WORKERS)] = None,
     ray: Annotated[str, Option(help="Run on a Ray cluster: auto, or its address.")] = "",
     cpus: Annotated[int | None, Option("--cpus-per-cell", help=CPUS)] = None,
@@ -48,7 +50,7 @@ def study(
     from segcal.study.plan import read_plan
     from segcal.study.runner import run_study
 
-    options: dict[str, Any] = {"seeds": seeds, "cpus": cpus, "gpus": gpus}
+    options: dict[str, Any] = {"seeds": seeds, "folds": folds, "cpus": cpus, "gpus": gpus}
     options |= {"overrides": sets or [], "only": only or [], "names": cell or []}
     wanted = read_plan(plan, data=data, **options)
     names = dict.fromkeys(Path(cell.settings.data).name for cell in wanted.cells)

@@ -11,7 +11,8 @@ import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from segcal.data.catalog import Recipe, Source
-from segcal.data.images import Grid, companions, from_array, on_grid, read_channels, read_single
+from segcal.data.containers import data_files
+from segcal.data.images import Grid, from_array, on_grid, read_channels, read_single
 from segcal.data.orientation import slices_first
 from segcal.data.readers import RawCase
 from segcal.folders import IGNORED, array_path
@@ -23,7 +24,7 @@ def source_marks(raw: RawCase, root: Path) -> dict[str, Any]:
     """The fingerprints of a case's files, and of the files that they point to."""
     marks = {}
     for path in (*raw.images, *raw.labels):
-        for part in (path, *companions(path)):
+        for part in (path, *data_files(path)):
             marks[str(part.relative_to(root))] = fingerprint(part)
     return marks
 

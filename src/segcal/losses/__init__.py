@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from segcal.losses.pointwise import ce, ecp, focal, ls, svls
 from segcal.losses.summed import ce_dice, margin_penalty, mbls, mbls_dice, soft_dice
-from segcal.types import UserError, check_settings, settings_of
+from segcal.types import UserError, check_settings, check_tensors, settings_of
 
 __all__ = ["LOSSES", "Criterion", "Loss", "Validation", "ce", "ce_dice", "ecp", "focal", "ls"]
 __all__ += ["margin_penalty", "mbls", "mbls_dice", "soft_dice", "svls"]
@@ -140,6 +140,7 @@ class Criterion(nn.Module):
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
     if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
         target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
+    check_tensors(logits=logits, target=target)
     if not target.is_floating_point():
         return target
     labels = target.long()

@@ -108,7 +108,11 @@ def _on_verdict(findings: Findings, found: Confidence, verdict: str) -> str:
     ends = _range(100 * everywhere.low, 100 * everywhere.high, 0)
     share = f"{_signed(100 * everywhere.mean, 0)} % of the foreground's volume"
     parts.append(f"{share} over all voxels ({ends})")
-    return f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    text = f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    if findings.silent:
+        n_missed = number_of(int(sum(findings.missed.values())), "object")
+        text = f"It predicts no foreground in any case and misses {n_missed}. {text}"
+    return text
 
 
 def _on_bands(findings: Findings, key: str) -> str:
@@ -131,11 +135,12 @@ def _on_bands(findings: Findings, key: str) -> str:
 
 def _on_misplaced(findings: Findings, key: str) -> str:
     mean, low, high = map(float, findings.means["misplaced"].loc[key].to_numpy(dtype=float))
-    chance = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")[key].mean()
-    nll = findings.means["nll"]["mean"][key]
-    ends = _range(100 * low, 100 * high, 0)
     text = f"Probability equal to {100 * mean:.0f} % of the foreground is in the wrong place"
-    return f"{text} ({ends}; {100 * chance:.0f} % by chance alone). NLL {nll:.3f}."
+    perfect = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")
+    if "nll" not in findings.means:
+        return f"{text} ({_range(100 * low, 100 * high, 0)})."
+    ends = f"{_range(100 * low, 100 * high, 0)}; {100 * perfect[key].mean():.0f} % by chance alone"
+    return f"{text} ({ends}). NLL {findings.means['nll']['mean'][key]:.3f}."
 
 
 def _ratios(findings: Findings) -> dict[str, float | None]:
@@ -168,9 +173,13 @@ def _on_temperature(findings: Findings, key: str) -> str:
         return ""
     fit: dict[str, Any] = fits[0]
     low, high = fit.get("interval") or (math.nan, math.nan)
-    text = f"Temperature {fit['temperature']:.2f} near predicted foreground"
-    text += f" ({_range(low, high, 2)}), {fit['over_all']['temperature']:.2f} over all voxels"
-    text += " (above 1: too sure)."
+    text = f"Temperature {fit['temperature']:.2f}"
+    ends = _range(low, high, 2)
+    if fit["voxels"] == "near":
+        of_all = f"{fit['over_all']['temperature']:.2f} over all voxels"
+        text += f" near predicted foreground ({ends}), {of_all} (above 1: too sure)."
+    else:
+        text += f" over all voxels ({ends}; above 1: too sure)."
     if any(APART in warning for warning in fit.get("warnings", ())):
         text += " One temperature cannot serve both: use two (ts2)."
     return text
@@ -183,6 +192,8 @@ def _helpful(findings: Findings) -> Change | None:
 
 
 def _on_calibrators(findings: Findings, chosen: Change | None) -> str:
+    if "nll" not in findings.means:
+        return "No calibrator was fitted: that needs the probabilities of all classes."
     if not findings.changes:
         return "No calibrator was fitted: that needs at least two patients."
     if chosen is None:
