@@ -50,7 +50,8 @@ VOXELS = (
 PLACES = {"near": "near predicted foreground", "all": "all"}
 NOISE = "Gaussian noise of 0, 0.01 ... 0.05."
 LEVEL = "The level of volume intervals, 0.5 to 0.99; by default 0.9, if there are patients enough."
-IMAGES = "Images; channels of a case as name_0000, name_0001 ..."
+IMAGES = "Images, or folders of them such as imagesTs; channels as name_0000, name_0001 ..."
+IMAGES += " A prepared data set: its test cases."
 # What is shown: the metric, its class, and the voxels.
 MAIN = [(key, "mean", "") for key in ("dice", "assd", "hd95", "missed")]
 MAIN += [(key, "all", "all") for key in ("misplaced", "nll", "volume_ratio")]
@@ -278,6 +279,7 @@ def predict(
     out: Annotated[Path, Out],
     calibrator: Calibrator = "",
     weights: Weights = None,
+    split: Annotated[str, Option(help="Of a prepared data set: test, val or train.")] = "test",
     probabilities: Annotated[bool, Option("--probabilities", help="A map per class too.")] = False,
     again: Again = False,
     as_json: AsJson = False,
@@ -288,17 +290,21 @@ def predict(
 
     predictor = open_predictor(run, weights=weights)
     options: dict[str, Any] = {"calibrator": calibrator, "probabilities": probabilities}
+    options["split"] = split
     with counting("predicting") as progress:
         summaries = apply(predictor, images, out, again=again, progress=progress, **options)
     levels = {row.get("level") for about in summaries.values() for row in about["classes"].values()}
+    units = dict.fromkeys(about.get("unit", "ml") for about in summaries.values())
     columns = [f"{100 * level:.3g} % interval" for level in levels if level]
-    table = Table("case", "class", "ml", "expected ml", *columns)
+    unit = " / ".join(units)
+    table = Table("case", "class", unit, f"expected {unit}", *columns)
     about_cases = Table("case", "mean confidence", "unsure share")
     for name, summary in summaries.items():
+        own = summary.get("unit", "ml")
         for kind, row in summary["classes"].items():
-            values = [_short(row["ml"]), _short(row["expected_ml"])]
-            if "interval_ml" in row:
-                values.append(" to ".join(map(_short, row["interval_ml"])))
+            values = [_short(row[own]), _short(row[f"expected_{own}"])]
+            if f"interval_{own}" in row:
+                values.append(" to ".join(map(_short, row[f"interval_{own}"])))
             table.add_row(name, kind, *values)
         sure = summary["mean_confidence"], summary["unsure_share"]
         about_cases.add_row(name, *("—" if value is None else str(value) for value in sure))
@@ -306,7 +312,7 @@ def predict(
             share = f"{100 * summary['unseen_share']:.2g} %"
             note(f"{name}: the network did not look at {share} of the image; confidence is 0 there")
     if not columns:
-        note("volumes have no interval; segcal calibrate fits one on the validation patients")
+        note("sizes have no interval; segcal calibrate fits one on the validation patients")
     show(summaries, table, as_json, about_cases)
 
 
