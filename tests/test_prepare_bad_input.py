@@ -181,6 +181,10 @@ def test_wrong_arguments(root, tmp_path):
         ({"size": (1, 2, 3)}, "size must be 2 positive numbers"),
         ({"spacing": (1.0, 0.0, 1.0)}, "spacing must be 3 positive numbers"),
         ({"window": (5.0, 1.0)}, "window must be two rising numbers"),
+        ({"percentiles": (5.0, 1.0)}, "percentiles must be two rising numbers from 0 to 100"),
+        ({"percentiles": (0.5, 101.0)}, "percentiles must be two rising numbers from 0 to 100"),
+        ({"percentiles": (float("nan"), 99.0)}, "percentiles must be two rising numbers"),
+        ({"percentiles": (1.0, 99.0), "window": (0.0, 9.0)}, "both scale .*; give one of them"),
         ({"axis": 3}, r"axis must lie in \[0, 2\]"),
         ({"workers": 0}, "workers must be at least 1"),
     ]:

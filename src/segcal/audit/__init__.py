@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from segcal.audit.crossfit import CALIBRATORS
 from segcal.audit.making import Making
 from segcal.audit.outcome import conclude
+from segcal.audit.scored import with_classes
 from segcal.audit.written import write_all
 from segcal.calibrators import Fitted, load
 from segcal.compare import Results, read_results
@@ -102,13 +103,15 @@ def audit(
     keep_going: bool = False,
     workers: int = 1,
     ray: str = "",
+    report: bool = True,
     again: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit the predictions in a folder, by default into `audits/<name of the data set>`.
 
     `name` is what the predictor is called in comparisons. A finished audit of the same files is
-    opened; an interrupted one goes on. `progress` counts cases of both passes."""
+    opened; an interrupted one goes on. `progress` counts cases of both passes. Without `report`
+    there is no `report.html`."""
     check_range("workers", workers, 1)
     for each in calibrators:
         check_choice("calibrator of an audit", each, CALIBRATORS)
@@ -120,26 +123,26 @@ def audit(
     how = {"resample": resample, "calibrators": list(calibrators), "name": name}
     key = {"files": _fingerprint(source), **how}
     if target.exists() and not again:
-        return _known(target, key)
+        return _known(target, key, report)
     with whole_or_not(target, key) as folder:
-        made = Making(source, folder, resample, keep_going, workers, ray, progress)
+        made = Making(with_classes(source), folder, resample, keep_going, workers, ray, progress)
         write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
-    return _concluded(target)
+    return _concluded(target, report)
 
 
-def _known(target: Path, key: Mapping[str, Any]) -> Audit:
+def _known(target: Path, key: Mapping[str, Any], report: bool) -> Audit:
     """The audit that is there, if it is of the same files."""
     if not is_run(target) or read_run(target).get("kind") != KIND:
         raise UserError(f"{target} exists and is no audit; choose another --out")
     if read_run(target)["audit"]["key"] != key:
         problem = f"{target} is an audit of other files or settings"
         raise UserError(f"{problem}; choose another --out, or --again to replace it")
-    return open_audit(target) if is_audit(target) else _concluded(target)
+    return open_audit(target) if is_audit(target) else _concluded(target, report)
 
 
-def _concluded(target: Path) -> Audit:
+def _concluded(target: Path, report: bool) -> Audit:
     """Write verdict and report, which need the folder's final name."""
-    conclude(target)
+    conclude(target, report=report)
     return open_audit(target)
 
 
@@ -151,4 +154,4 @@ def _fingerprint(source: Source) -> list[Any]:
         stats = [(str(p.resolve()), p.stat()) for p in paths if p is not None]
         files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
         found.append([case.id, case.patient, case.fold, files])
-    return [source.kind, source.classes, found]
+    return [source.kind, list(source.classes), found]

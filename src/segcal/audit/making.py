@@ -43,7 +43,7 @@ class Making:
         tables = []
         for p in range(n_problems):
             tables.append(Table.of(kept, {id: each.curves[p] for id, each in facts.items()}))
-        fits = {} if self.source.kind == "confidence" else out_of_fold(kept, tables, names)
+        fits = out_of_fold(kept, tables, names) if tables else {}
         by_number: dict[int, Fits] = {}
         for i in numbers:
             of_case = fits.get(self.source.cases[i].id, {})
@@ -57,7 +57,9 @@ class Making:
         self._pass(AFTER, tuple(by_number), by_number)
         return Audited(
             self.source, numbers, facts, self._final(tables, names) if by_number else {},
-            tuple(names) if by_number else (), method, left_out, self._notes(tables[0]),
+            tuple(names) if by_number else (),
+            {self.source.cases[i].id: of_case for i, of_case in by_number.items()},
+            method, left_out, self._notes(tables),
         )  # fmt: skip
 
     def _pass(
@@ -95,10 +97,11 @@ class Making:
                 final.setdefault("" if fold is None else fold, {})[key] = fits
         return final
 
-    def _notes(self, table: Table) -> list[str]:
+    def _notes(self, tables: Sequence[Table]) -> list[str]:
         """What was done otherwise than a reader would expect."""
-        few = [fold for fold, n in table.sizes.items() if n < LEAST]
-        if few and len(table.sizes) > 1:
+        sizes = tables[0].sizes if tables else {}
+        few = [fold for fold, n in sizes.items() if n < LEAST]
+        if few and len(sizes) > 1:
             names = ", ".join(few)
             return [
                 f"fold {names} has fewer than {LEAST} patients, so its calibrators are fitted on"

@@ -12,13 +12,15 @@ from segcal.folders.audits import REPORT, write_audit
 from segcal.metrics import METRICS, SETS
 from segcal.report import build_report, save_report
 from segcal.report.audits import Judged, judged
+from segcal.report.findings import find
 
 
-def conclude(root: Path) -> None:
-    """Write `report.html`, then `audit.json`, which marks the audit as finished."""
+def conclude(root: Path, *, report: bool = True) -> None:
+    """Write `report.html` if asked, then `audit.json`, which marks the audit as finished."""
     results = read_results([root])
-    found = judged(results, results.datasets[0])
-    save_report(root / REPORT, build_report(results, viewer=False))
+    found = judged(find(results, results.datasets[0]))
+    if report:
+        save_report(root / REPORT, build_report(results, viewer=False))
     write_audit(root, _content(root, results, found))
 
 

@@ -44,7 +44,7 @@ def write_scored(path: Path, scored: dict[str, Scored], facts: Facts | None = No
         about["n_classes"] = [curves.n_classes for curves in facts.curves]
     path.parent.mkdir(parents=True, exist_ok=True)
     content = save(
-        {key: value.contiguous() for key, value in tensors.items()}, {"about": json.dumps(about)}
+        {key: value.clone() for key, value in tensors.items()}, {"about": json.dumps(about)}
     )
     with replacing(path) as partial:
         partial.write_bytes(content)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segcal.audit.apply import Parameters, calibrated
+from segcal.audit.temperatures import Parameters, calibrated
 from segcal.calibrators.curves import Curves
 from segcal.metrics import Bands, Reliability
-from segcal.predictors.maps import Checks, Map
+from segcal.predictors.maps import Checks, Map, checked
 from segcal.predictors.reading import CaseData, read_case
 from segcal.predictors.source import Source, SourceCase
 from segcal.scoring.cases import Row, Statistics, bin_rows, overlap_rows, overlap_rows_of_masks
+from segcal.scoring.confidence import statistics_of_confidence
 from segcal.scoring.kept import Kept, curves_of, gather, of_region, statistics_of
 from segcal.scoring.volumes import volume_rows
 from segcal.types import IGNORE, UserError
@@ -49,21 +51,59 @@ def first_pass(source: Source, case: SourceCase, *, resample: bool = False) -> t
     """The scores of a case as it is, and what calibrators are fitted on."""
     data = read_case(source, case, resample=resample)
     label = _reference(data, case)
+    if source.kind == "confidence":
+        return _of_confidence(source, case, data, label)
     kept = list(problems(source, case, data, label))
     parts = [statistics_of(each, each.stored) for each in kept]
     total = joined(parts) if source.kind == "regions" else parts[0]
     rows = _overlap(source, case, kept, label, data.spacing)
     rows += _calibration(source, case, total, data.spacing)
-    digest = hashlib.sha256(repr((label.shape, data.spacing)).encode() + label.tobytes())
     unseen = [float(each.unseen.double().mean()) for each in kept]
     facts = Facts(
         tuple(curves_of(each) for each in kept),
-        digest.hexdigest(),
+        _digest(label, data),
         _differing(source, data, kept),
         min(unseen),
         max(each.weight for each in kept),
     )
     return Scored(rows, total), facts
+
+
+def with_classes(source: Source) -> Source:
+    """A source whose classes are known; those of confidence maps may stand in label maps alone."""
+    if source.classes:
+        return source
+    largest = 1
+    for case in source.cases:
+        data = read_case(source, case)
+        for labels in (data.label, data.segmentation):
+            if labels is not None:
+                largest = max(largest, int(labels.max()))
+    return replace(source, classes=tuple(f"label {k}" for k in range(1, largest + 1)))
+
+
+def _of_confidence(
+    source: Source, case: SourceCase, data: CaseData, label: Labels
+) -> tuple[Scored, Facts]:
+    """The scores of the predicted class alone; no calibrator can be fitted on these."""
+    if data.segmentation is None:
+        raise UserError(f"{case.id} has a confidence map, but no label map beside it")
+    checks = Checks(case.id, source.kind, step=data.maps.step)
+    (conf,) = (values.copy() for values in checked(data.maps, checks))
+    n_classes = len(source.classes) + 1
+    total = statistics_of_confidence(conf, data.segmentation, label, data.spacing, n_classes)
+    predicted = torch.from_numpy(data.segmentation.astype(np.int16))
+    rows = overlap_rows(
+        case.id, predicted, torch.from_numpy(label), source.classes, data.spacing, {}
+    )
+    rows += _calibration(source, case, total, data.spacing)
+    return Scored(rows, total), Facts((), _digest(label, data), math.nan, 0.0, 1.0)
+
+
+def _digest(label: Labels, data: CaseData) -> str:
+    """What tells that references are the same."""
+    shape = repr((label.shape, data.spacing)).encode()
+    return hashlib.sha256(shape + label.tobytes()).hexdigest()
 
 
 def second_pass(
@@ -94,7 +134,7 @@ def _reference(data: CaseData, case: SourceCase) -> Labels:
 def problems(source: Source, case: SourceCase, data: CaseData, label: Labels) -> Iterator[Kept]:
     """The kept voxels of a case; of regions, those of each region, a problem of two classes."""
     checks = Checks(case.id, source.kind, step=data.maps.step)
-    maps = _checked(data.maps.classes, checks)
+    maps = checked(data.maps, checks)
     if source.kind == "regions":
         for probs, members in zip(maps, source.regions.values(), strict=True):
             inside = np.isin(label, members).astype(np.int16)
@@ -106,14 +146,6 @@ def problems(source: Source, case: SourceCase, data: CaseData, label: Labels) ->
         yield gather(parts, label, data.spacing, source.n_maps, logs=True)
     else:
         yield gather(maps, label, data.spacing, source.n_maps, logs=False)
-
-
-def _checked(maps: Callable[[], Iterator[Map]], checks: Checks) -> Iterator[Map]:
-    """One pass over maps in which their values are checked."""
-    for k, values in enumerate(maps()):
-        checks.add(k, values)
-        yield values
-    checks.finish()
 
 
 def _log_sum(maps: Iterator[Map]) -> Map:

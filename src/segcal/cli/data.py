@@ -17,7 +17,11 @@ from segcal.types import UserError, check_choice
 
 DATA_SET = "A known data set (segcal list datasets), or a name for your own."
 SPLIT = "A JSON file with lists train, val, test of case or patient ids."
-PATIENTS = "A JSON object case: patient, where patients have several cases."
+PERCENTILES = (
+    "Clip each image and channel to its own: low,high. By default 0.5,99.5 for your data, 0,100"
+    " (the range) for known data sets."
+)
+PATIENTS = "JSON (case: patient) or CSV (case, patient), where patients have several cases."
 IMAGES = "Images in no known layout: a pattern in quotes whose star is the case, as in"
 IMAGES += " 'own/*/image.nii.gz'. Repeat it for several channels."
 LABELS = "Their label maps, likewise: 'own/*/seg.nii.gz'."
@@ -80,6 +84,7 @@ def prepare(
     spacing: Annotated[MaybeText, Option(help="Resample to voxels of z,y,x mm.")] = None,
     crop: Annotated[MaybeText, Option(help="Crop or pad about the centre to z,y,x voxels.")] = None,
     window: Annotated[MaybeText, Option(help="Clip intensities, e.g. CT: low,high.")] = None,
+    percentiles: Annotated[MaybeText, Option(help=PERCENTILES)] = None,
     axis: Annotated[int | None, Option(help="The array axis of the slices (0 is z).")] = None,
     keep_empty: Annotated[bool | None, Option(help="Train on slices without foreground.")] = None,
     cases: Annotated[int, Option(help="phantom: how many cases.")] = 40,
@@ -92,6 +97,7 @@ def prepare(
 
     options: dict[str, Any] = {"size": _numbers(size, 2), "spacing": _numbers(spacing, 3, float)}
     options |= {"crop": _numbers(crop, 3), "window": _numbers(window, 2, float)}
+    options |= {"percentiles": _numbers(percentiles, 2, float)}
     options |= {"axis": axis, "keep_empty": keep_empty, "shape": _numbers(shape, 3)}
     options |= {"split_file": split, "patients_file": patients, "seed": seed, "n_cases": cases}
     names = [name.strip() for name in classes.split(",")] if classes else None

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
-from segcal.data.images import Grid, companions
+from segcal.data.containers import data_files
+from segcal.data.images import Grid
 from segcal.data.inspect import PICTURES
 from segcal.data.pairs import ENDINGS
 from segcal.folders import CaseSet, open_cases
@@ -43,7 +44,7 @@ class Input:
         """The SHA-256 of each file."""
         if self.cases is not None:
             return {self.name: self.cases.case(self.name)["sha256"]["image"]}
-        files = [part for path in self.paths for part in (path, *companions(path))]
+        files = [part for path in self.paths for part in (path, *data_files(path))]
         return {path.name: sha256(path) for path in files if path.is_file()}
 
     @property

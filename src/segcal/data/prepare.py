@@ -34,7 +34,11 @@ from segcal.data.readers import RawCase
 from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
+from segcal.processes import end_with_parent
 from segcal.types import AnyPath, Progress, UserError, check_range
+
+BEGUN = ".begun"
+"""Ends the names of files that say at which cases workers are."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def prepare(
         files = split_file, patients_file
         raw = _raw_set(name, root, to / name, files, settings, recipe, bare)
         if is_case_set(raw.target) and not again:
-            return _existing(raw)
+            return _existing(raw, asked=recipe)
 
         # An interrupted run is continued only if it had the same key.
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
@@ -186,10 +190,17 @@ def _raw_set(
     return _RawSet(name, root, target, source, recipe, cases, settings, common, told)
 
 
-def _existing(raw: _RawSet) -> Prepared:
-    """The data set as it is on disk, if settings, sources and arrays are still the same."""
+def _existing(raw: _RawSet, asked: dict[str, Any]) -> Prepared:
+    """The data set as it is on disk, if settings, sources and arrays are still the same.
+
+    A set of an older version, which scaled by the range alone, stays as it is unless percentiles
+    are `asked` for."""
     cases = open_cases(raw.target)
     old, new = cases.info["settings"], raw.settings
+    if "percentiles" not in old["recipe"]:
+        by_range = list(Recipe.percentiles)
+        kept = by_range if asked.get("percentiles") else new["recipe"]["percentiles"]
+        old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
         problem = f"{raw.target} was prepared with another {', '.join(differ)}"
@@ -220,6 +231,8 @@ def _all_cases(
     """The records of all cases, and why the broken ones are left out."""
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
+    for path in folder.glob(f"*{BEGUN}"):  # left by killed workers
+        path.unlink()
     with closing(_each_case(raw, folder, workers)) as outcomes:  # ends processes after a failure
         for done, (case, outcome) in enumerate(zip(raw.cases, outcomes, strict=True), start=1):
             if not isinstance(outcome, UserError):
@@ -245,14 +258,21 @@ def _each_case(
     if workers == 1:
         yield from map(work, raw.cases)
         return
-    one_thread = sitk.ProcessObject.SetGlobalDefaultNumberOfThreads, (1,)
     n_processes = min(workers, len(raw.cases))
-    with ProcessPoolExecutor(n_processes, get_context("spawn"), *one_thread) as pool:
+    with ProcessPoolExecutor(n_processes, get_context("spawn"), _begin_worker) as pool:
         try:
             yield from pool.map(work, raw.cases)
         except BrokenExecutor:
-            reason = "a worker was killed, probably for lack of memory"
-            raise StoppedError(f"{reason}; run again with fewer --workers to continue") from None
+            begun = sorted(path.name.removesuffix(BEGUN) for path in folder.glob(f"*{BEGUN}"))
+            at_work = f" at {' or '.join(begun)}" if begun else ""
+            reason = f"a worker was killed{at_work}, for lack of memory or by a damaged file"
+            remedy = "run again with fewer --workers to continue, or mend the file"
+            raise StoppedError(f"{reason}; {remedy}") from None
+
+
+def _begin_worker() -> None:
+    end_with_parent()
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
 def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
@@ -262,10 +282,14 @@ def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | Use
         marks = record["sources"].items()
         if not any(changed(raw.root / source, mark) for source, mark in marks):
             return record
+    begun = folder / f"{case.id}{BEGUN}"
+    begun.touch()
     try:
         record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)
     except UserError as error:
         return error
+    finally:
+        begun.unlink()
     write_json(path, record)
     return record
 

@@ -243,9 +243,12 @@ def learning_curves(
     for ax, metric in zip(axes[0], scores, strict=True):
         ax.set(xlabel="epoch", ylabel=_validation(metric, label))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_xlim(_widened(ax.dataLim.intervalx if ax.has_data() else (0, 1), 0.03, 0.5))
+        epochs = ax.dataLim.intervalx  # infinite if all values are missing
+        ax.set_xlim(_widened(epochs if np.isfinite(epochs).all() else (0, 1), 0.03, 0.5))
         if later[metric]:
             ax.set_ylim(_widened((min(later[metric]), max(later[metric])), 0.08, 1e-3))
+        else:
+            layout.say(ax, "no values")
         layout.grid(ax)
     return layout.finished(figure, handles, missing=missing)
 

@@ -50,8 +50,12 @@ def read_json(path: Path) -> Any:
 
 def read_users_json(path: Path) -> Any:
     """The content of a JSON file that a user wrote."""
+    if path.exists() and not path.is_file():  # to open a pipe can take for ever
+        raise UserError(f"cannot read {path}: it is not a regular file")
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError:
+        raise UserError(f"cannot read {path}: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 

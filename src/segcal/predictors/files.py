@@ -12,9 +12,23 @@ from pathlib import Path
 from segcal.data.splits import read_patients
 from segcal.predictors.formats import Files, files_of
 from segcal.predictors.maps import Checks, Maps
-from segcal.predictors.nnunet import Description, described, model_folder, open_nnunet
-from segcal.predictors.reading import case_maps, open_maps
-from segcal.predictors.source import KINDS, LeftOut, Source, SourceCase, by_stem, with_patients
+from segcal.predictors.nnunet import (
+    Description,
+    described,
+    model_folder,
+    open_nnunet,
+    reader_of,
+)
+from segcal.predictors.reading import case_maps, check_shape, open_maps
+from segcal.predictors.source import (
+    KINDS,
+    LeftOut,
+    Source,
+    SourceCase,
+    by_stem,
+    listed,
+    with_patients,
+)
 from segcal.types import UserError, check_choice
 
 
@@ -40,6 +54,7 @@ def open_source(
     left_out = LeftOut(keep_going)
     model = model_folder(path)
     if model is None:
+        _refuse_models_below(path)
         source = _plain(path, labels, images, kind, left_out)
     else:
         source = open_nnunet(*model, labels, images, left_out)
@@ -50,6 +65,14 @@ def open_source(
         return replace(source, notes=(*source.notes, note))
     cases, notes = with_patients(source.cases, read_patients(patients), patients)
     return replace(source, cases=cases, notes=(*source.notes, *notes))
+
+
+def _refuse_models_below(path: Path) -> None:
+    """Ask for one of several nnU-Net models."""
+    below = [folder for pattern in ("*__*__*", "*/*__*__*") for folder in path.glob(pattern)]
+    models = [str(folder.relative_to(path)) for folder in below if model_folder(folder)]
+    if models:
+        raise UserError(f"{path} holds nnU-Net models; name one of them: {listed(models)}")
 
 
 def _with_kind(source: Source, kind: str | None) -> Source:
@@ -66,38 +89,41 @@ def _with_kind(source: Source, kind: str | None) -> Source:
 def _checked(source: Source, left_out: LeftOut) -> Source:
     """The source, once a case has shown the values that its kind must have.
 
-    With `keep_going`, up to three cases that fail are left out before."""
-    n_tried = 0
+    With `keep_going`, cases that cannot be read are left out before, and up to two whose values
+    are wrong: then it is the kind that is wrong."""
+    n_wrong = 0
     for case in sorted(source.cases, key=_n_bytes):
-        n_tried += 1
+        readable = False
         try:
-            maps = check_values(source, case)
+            maps = case_maps(source, case)
+            check_shape(source, case, maps)  # swapped axes explain wrong sums
+            readable = True
+            check_values(case, source.kind, maps)
         except UserError as error:
-            if not left_out.keep_going or n_tried == 3:
+            n_wrong += readable
+            if not left_out.keep_going or n_wrong == 3:
                 raise
             left_out.add([case.id], str(error))
             continue
-        notes = [*source.notes, *_notes_on(case, maps)]
         kept = tuple(one for one in source.cases if one.id not in left_out.why)
-        return replace(source, cases=kept, notes=tuple(notes), left_out=left_out.why)
+        notes = (*source.notes, *_notes_on(maps))
+        return replace(source, cases=kept, notes=notes, left_out=left_out.why)
     raise UserError(f"{source.root} holds no case that can be read")
 
 
-def check_values(source: Source, case: SourceCase) -> Maps:
-    """Raise unless the values of a case are what the source's kind says; one pass over it."""
-    maps = case_maps(source, case)
-    checks = Checks(case.id, source.kind, step=maps.step)
+def check_values(case: SourceCase, kind: str, maps: Maps) -> None:
+    """Raise unless the values of a case are what `kind` says; one pass over them."""
+    checks = Checks(case.id, kind, step=maps.step)
     for k, values in enumerate(maps.classes()):
         checks.add(k, values)
     checks.finish()
-    return maps
 
 
 def _n_bytes(case: SourceCase) -> int:
     return sum(path.stat().st_size for path in case.files if path.is_file())
 
 
-def _notes_on(case: SourceCase, maps: Maps) -> list[str]:
+def _notes_on(maps: Maps) -> list[str]:
     if maps.step in (1 / 255, 1 / 65535):
         largest = round(1 / maps.step)
         return [f"maps hold whole numbers, which are divided by {largest}"]
@@ -123,13 +149,13 @@ def _plain(
             example = f"{min(held.maps)} here, {min(references, default='nothing')} there"
             problem = f"no file in {labels} has the name of a case in {root} ({example})"
             raise UserError(f"{problem}; call references as their cases")
-        left_out.add(without, f"has no reference in {labels}")
-        left_out.add(set(references) - set(held.maps), f"has no prediction in {root}")
+        left_out.add(without, f"no reference in {labels}")
+        left_out.add(set(references) - set(held.maps), f"no prediction in {root}")
     kept = tuple(case for case in cases if case.id not in left_out.why)
     said = kind or held.kind
     source = Source(
         root, held.format, said, root.resolve().name, root.resolve().name, "", (), {}, (),
-        facts.ignore_label if facts else None, kept, (), left_out.why,
+        facts.ignore_label if facts else None, kept, (), left_out.why, reader_of(root),
     )  # fmt: skip
     return _named(source, held, facts, said_by_user=kind is not None)
 

@@ -77,9 +77,8 @@ def open_nnunet(
     root: Path, fold: str | None, labels: Path | None, images: Path | None, left_out: LeftOut
 ) -> Source:
     """The held-out cases of a model folder, with references and the checks of their split."""
-    plans = read_users_json(root / "plans.json") if (root / "plans.json").is_file() else {}
     facts = described(root / "dataset.json")
-    model = _Model(root, facts, plans if isinstance(plans, dict) else {}, labels, images)
+    model = _Model(root, facts, _plans(root), labels, images)
     notes: list[str] = []
     cases: list[SourceCase] = []
     for folder in _chosen(root, fold, notes):
@@ -87,9 +86,7 @@ def open_nnunet(
     if not cases and not left_out.why:
         raise UserError(f"{root} holds no probabilities; {VALIDATE}")
     cases = _once(cases, left_out)
-    trainer, *_, configuration = [*root.name.split("__"), ""]
-    if root.name.count("__") == 2:
-        configuration = root.name.split("__")[2]
+    trainer, _, configuration = [*root.name.split("__"), "", ""][:3]
     kind = "regions" if facts.regions else "softmax"
     notes.insert(0, _kind_note(facts))
     dataset = model.datasets()[0]
@@ -107,8 +104,19 @@ def open_nnunet(
         tuple(cases),
         tuple(notes),
         left_out.why,
-        str(model.plans.get("image_reader_writer", "")),
+        reader_of(root),
     )
+
+
+def _plans(root: Path) -> dict[str, Any]:
+    path = root / "plans.json"
+    plans = read_users_json(path) if path.is_file() else {}
+    return plans if isinstance(plans, dict) else {}
+
+
+def reader_of(root: Path) -> str:
+    """How nnU-Net read the images, as the `plans.json` of a folder says; "" without one."""
+    return str(_plans(root).get("image_reader_writer", ""))
 
 
 def _kind_note(facts: Description) -> str:
@@ -139,7 +147,7 @@ def _once(cases: list[SourceCase], left_out: LeftOut) -> list[SourceCase]:
         if other == case.fold:
             kept.append(case)
         else:
-            left_out.add([case.id], f"is held out in fold {other} and in fold {case.fold}")
+            left_out.add([case.id], f"held out in fold {other} and in fold {case.fold}")
     return [case for case in kept if case.id not in left_out.why]
 
 
@@ -181,7 +189,8 @@ class _Model:
         if not maps:
             notes.append(f"{folder.name} holds no probabilities and is not read; {VALIDATE}")
             return []
-        left_out.add(set(stored) - set(maps), f"of fold {fold} has no probabilities; {VALIDATE}")
+        unsaved = set(stored) - set(maps)
+        left_out.add(unsaved, f"no probabilities in fold {fold} ({VALIDATE})")
         self.check_split(fold, set(maps), left_out, notes)
         references = self.references(place, set(maps))
         images = self.channel_files()
@@ -193,7 +202,7 @@ class _Model:
             cases.append(SourceCase(id, id, fold, *files))
         missing = {case.id for case in cases if case.label is None}
         if self.labels is not None or len(missing) < len(cases):
-            left_out.add(missing, "has no reference")
+            left_out.add(missing, f"no reference for cases of fold {fold}")
         return [case for case in cases if case.id not in left_out.why]
 
     def check_split(self, fold: str, ids: set[str], left_out: LeftOut, notes: list[str]) -> None:
@@ -212,8 +221,8 @@ class _Model:
             problem = f"{listed(learned)} of fold {fold} were trained on"
             raise UserError(f"{problem}, as {path} says; audit cases that the network has not seen")
         unknown = ids - split["val"]
-        left_out.add(unknown, f"of fold {fold} is in neither of its lists in {path}")
-        left_out.add(split["val"] - ids, f"of fold {fold} has no probabilities; {VALIDATE}")
+        left_out.add(unknown, f"in neither list of fold {fold} in {path}")
+        left_out.add(split["val"] - ids, f"no probabilities in fold {fold} ({VALIDATE})")
 
     def references(self, place: Path, ids: set[str]) -> dict[str, Path]:
         """The reference of each case: of `--labels`, else as nnU-Net's own files say."""
@@ -260,7 +269,7 @@ def _split(path: Path, fold: str) -> dict[str, set[str]] | None:
     """The lists of a fold; `None` if the file has no such fold."""
     folds = read_users_json(path)
     try:
-        if not fold.isdecimal() or int(fold) >= len(folds):
+        if isinstance(folds, list) and (not fold.isdecimal() or int(fold) >= len(folds)):
             return None
         return {name: set(folds[int(fold)][name]) for name in ("train", "val")}
     except (KeyError, TypeError):

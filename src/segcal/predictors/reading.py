@@ -49,9 +49,10 @@ def open_maps(path: Path) -> Maps:
 def case_maps(source: Source, case: SourceCase) -> Maps:
     """The maps of a case, as many as the source has."""
     parts = [open_maps(path) for path in case.files]
-    rest = source.kind == "softmax" and sum(part.shape[0] for part in parts) == source.n_maps - 1
-    if rest and source.format in ("npz", "npy", "nnunet"):
-        rest = False  # one file has all maps of a case, or it is wrong
+    n_maps = sum(part.shape[0] for part in parts)
+    # A file with all maps of a case has its background too, or it is wrong.
+    may_lack = source.format == "class maps" and source.kind == "softmax"
+    rest = may_lack and n_maps == source.n_maps - 1
     maps = together(parts, case.id, rest=rest) if rest or len(parts) > 1 else parts[0]
     if maps.shape[0] != source.n_maps:
         held = f"{case.files[0]} holds {maps.shape[0]} maps"
@@ -59,6 +60,13 @@ def case_maps(source: Source, case: SourceCase) -> Maps:
         background = "" if source.regions or source.kind == "confidence" else "background and "
         raise UserError(f"{held} where {source.n_maps} are expected ({background}{names})")
     return maps
+
+
+def check_shape(source: Source, case: SourceCase, maps: Maps) -> None:
+    """Raise if the reference must have the shape of the maps and has another one."""
+    if maps.grid is None and case.segmentation is None and case.label is not None:
+        label = _label_image(case.label, source.reader == _REORIENTED)
+        _on_grid_of(maps, None, label, case, resample=False)
 
 
 def read_case(source: Source, case: SourceCase, *, resample: bool = False) -> CaseData:
@@ -152,15 +160,30 @@ def _reference(image: sitk.Image, source: Source, case: SourceCase) -> NDArray[n
     if source.ignore_label is not None:
         ignored |= array == source.ignore_label
     array[ignored] = 0
-    values = set(np.unique(array).tolist())
     allowed = source.labels
-    wrong = values - allowed if allowed else {value for value in values if value < 0 or value % 1}
-    if wrong:
-        held = ", ".join(f"{value:g}" for value in sorted(wrong)[:5])
+    if wrong := _wrong_labels(array, allowed):
+        held = ", ".join(f"{value:g}" for value in wrong[:5])
         fits = f"0 to {max(allowed)}" if allowed else "0, 1, 2 and so on"
-        raise UserError(
-            f"{case.label} holds the label {held}; labels of this predictor must be {fits}"
-        )
+        rule = f"labels of this predictor must be {fits}"
+        raise UserError(f"{case.label} holds the label {held}; {rule}")
     label = array.astype(np.int16)
     label[ignored] = IGNORE
     return label
+
+
+def _wrong_labels(array: NDArray[Any], allowed: frozenset[int] | None) -> list[float]:
+    """The values that are no label; sorting all values is avoided where their range shows it."""
+    low, high = float(array.min()), float(array.max())
+    if array.dtype.kind in "iu":
+        if allowed is None and low >= 0:
+            return []
+        if allowed is not None and high - low < 1000 and allowed.issuperset(_range(low, high)):
+            return []
+    values: list[float] = np.unique(array).tolist()
+    if allowed is None:
+        return [value for value in values if value < 0 or value % 1]
+    return [value for value in values if value not in allowed]
+
+
+def _range(low: float, high: float) -> range:
+    return range(int(low), int(high) + 1)

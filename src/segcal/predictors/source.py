@@ -71,10 +71,10 @@ class LeftOut:
         self.why: dict[str, str] = {}
 
     def add(self, ids: Iterable[str], problem: str) -> None:
-        """Leave out cases or files; `problem` follows their names."""
+        """Leave out cases or files for one reason."""
         ids = sorted(ids)
         if ids and not self.keep_going:
-            raise UserError(f"{listed(ids)} {problem}; --keep-going leaves such cases out")
+            raise UserError(f"{problem}: {listed(ids)}; leave out such cases with --keep-going")
         self.why |= dict.fromkeys(ids, problem)
 
 

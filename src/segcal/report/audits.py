@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare import Results
 from segcal.compare.ranking import Confidence, Interval, ratios_of_sums
+from segcal.folders.audits import KIND
 from segcal.metrics import BANDS
-from segcal.report.findings import Change, Findings, find
+from segcal.report.findings import Change, Findings
 from segcal.report.probabilities import APART
 from segcal.report.words import MINUS, listed, number_of
 
@@ -26,32 +26,48 @@ class Judged:
     """The verdict, its sentences, and the numbers in them."""
 
     verdict: str  # overconfident, underconfident, calibrated, mixed or too few
-    sentences: tuple[str, ...]
+    lead: str
+    points: dict[str, str]  # a sentence by its title
     numbers: dict[str, dict[str, float | None]]  # near, all and ratio: mean, low and high
     calibrator: str | None  # that helps on cases it was not fitted on
     volume_ratio: dict[str, float | None]
     worst: tuple[str, ...]
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All sentences."""
+        return self.lead, *self.points.values()
 
-def judged(results: Results, dataset: str) -> Judged:
+
+def is_of_audit(findings: Findings) -> bool:
+    """Whether the findings are of one audited predictor."""
+    runs = findings.results.runs.values()
+    return len(findings.names) == 1 and all(info.get("kind") == KIND for info in runs)
+
+
+def judged(findings: Findings) -> Judged:
     """What the scores of one predictor say."""
-    findings = find(results, dataset)
     (key,) = findings.names
     found = findings.confidences[key]
     few = findings.n_patients < FEWEST
     verdict = "too few" if few or found.verdict == "undecided" else found.verdict
     ratios, chosen = _ratios(findings), _helpful(findings)
     worst = _worst(findings)
-    sentences = [_on_verdict(findings, found, verdict), _on_bands(findings, key)]
-    sentences += [_on_misplaced(findings, key), _on_volumes(found, ratios)]
-    sentences += [_on_temperature(findings, key), _on_calibrators(findings, chosen)]
-    sentences.append(f"Worst cases by misplaced confidence: {listed(worst)}." if worst else "")
+    points = {
+        "Where": _on_bands(findings, key),
+        "Misplaced confidence": _on_misplaced(findings, key),
+        "Expected over true volume": _on_volumes(found, ratios),
+        "Temperature": _on_temperature(findings, key),
+        "Calibrators": _on_calibrators(findings, chosen),
+        "Worst cases": f"Worst cases by misplaced confidence: {listed(worst)}." if worst else "",
+    }
     numbers = {}
     for name, interval in found._asdict().items():
         numbers[name] = {end: _known(value) for end, value in interval._asdict().items()}
     names = tuple(text.split(" (")[0] for text in worst)
-    kept = tuple(text for text in sentences if text)
-    return Judged(verdict, kept, numbers, chosen and chosen.calibrator, ratios, names)
+    kept = {title: text for title, text in points.items() if text}
+    lead = _on_verdict(findings, found, verdict)
+    return Judged(verdict, lead, kept, numbers, chosen and chosen.calibrator, ratios, names)
 
 
 def _known(value: float) -> float | None:
@@ -92,7 +108,11 @@ def _on_verdict(findings: Findings, found: Confidence, verdict: str) -> str:
     ends = _range(100 * everywhere.low, 100 * everywhere.high, 0)
     share = f"{_signed(100 * everywhere.mean, 0)} % of the foreground's volume"
     parts.append(f"{share} over all voxels ({ends})")
-    return f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    text = f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    if findings.silent:
+        n_missed = number_of(int(sum(findings.missed.values())), "object")
+        text = f"It predicts no foreground in any case and misses {n_missed}. {text}"
+    return text
 
 
 def _on_bands(findings: Findings, key: str) -> str:
@@ -114,12 +134,13 @@ def _on_bands(findings: Findings, key: str) -> str:
 
 
 def _on_misplaced(findings: Findings, key: str) -> str:
-    mean, low, high = findings.means["misplaced"].loc[key].to_numpy(dtype=float).tolist()
-    chance = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")[key].mean()
-    nll = findings.means["nll"]["mean"][key]
-    ends = _range(100 * low, 100 * high, 0)
+    mean, low, high = map(float, findings.means["misplaced"].loc[key].to_numpy(dtype=float))
     text = f"Probability equal to {100 * mean:.0f} % of the foreground is in the wrong place"
-    return f"{text} ({ends}; {100 * chance:.0f} % by chance alone). NLL {nll:.3f}."
+    perfect = findings.results.per_case(findings.dataset, "misplaced_perfect", "all")
+    if "nll" not in findings.means:
+        return f"{text} ({_range(100 * low, 100 * high, 0)})."
+    ends = f"{_range(100 * low, 100 * high, 0)}; {100 * perfect[key].mean():.0f} % by chance alone"
+    return f"{text} ({ends}). NLL {findings.means['nll']['mean'][key]:.3f}."
 
 
 def _ratios(findings: Findings) -> dict[str, float | None]:
@@ -152,9 +173,13 @@ def _on_temperature(findings: Findings, key: str) -> str:
         return ""
     fit: dict[str, Any] = fits[0]
     low, high = fit.get("interval") or (math.nan, math.nan)
-    text = f"Temperature {fit['temperature']:.2f} near predicted foreground"
-    text += f" ({_range(low, high, 2)}), {fit['over_all']['temperature']:.2f} over all voxels"
-    text += " (above 1: too sure)."
+    text = f"Temperature {fit['temperature']:.2f}"
+    ends = _range(low, high, 2)
+    if fit["voxels"] == "near":
+        of_all = f"{fit['over_all']['temperature']:.2f} over all voxels"
+        text += f" near predicted foreground ({ends}), {of_all} (above 1: too sure)."
+    else:
+        text += f" over all voxels ({ends}; above 1: too sure)."
     if any(APART in warning for warning in fit.get("warnings", ())):
         text += " One temperature cannot serve both: use two (ts2)."
     return text
@@ -167,6 +192,8 @@ def _helpful(findings: Findings) -> Change | None:
 
 
 def _on_calibrators(findings: Findings, chosen: Change | None) -> str:
+    if "nll" not in findings.means:
+        return "No calibrator was fitted: that needs the probabilities of all classes."
     if not findings.changes:
         return "No calibrator was fitted: that needs at least two patients."
     if chosen is None:

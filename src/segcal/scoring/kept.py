@@ -19,7 +19,7 @@ from torch import Tensor
 
 from segcal.calibrators.curves import GRID, Curves, along_grid
 from segcal.calibrators.fitting import CHUNK, FLOOR
-from segcal.calibrators.regions import RINGS
+from segcal.calibrators.regions import RINGS, rings
 from segcal.metrics import BANDS, N_FINE, SETS, Bands, Reliability
 from segcal.metrics.by_distance import WIDTH, band_map, sums_of_bands
 from segcal.metrics.sets import SURE
@@ -84,18 +84,22 @@ def gather(
             places, n_whole, weight = _places(flat.reshape(label.shape), label, n_classes, logs)
             table = torch.empty(n_classes, len(places))
         torch.index_select(flat, 0, places, out=table[k])
-    largest = table.argmax(0)
+    prediction = torch.zeros(label.size, dtype=torch.uint8)
+    prediction[places] = table.argmax(0).to(torch.uint8)
+    prediction = prediction.reshape(label.shape)
+    truth = torch.from_numpy(np.ascontiguousarray(label)).reshape(-1)[places].long()
+    counted = truth != IGNORE
+    if not counted.all():
+        n_whole -= int((~counted).sum())  # they are among the first
+        table, places, truth = table[:, counted], places[counted], truth[counted]
     unseen = (table[1:] <= (-np.inf if logs else 0.0)).all(0)
     step = SLAB // n_classes
     for start in range(0, len(places), step):
         part = table[:, start : start + step]
         logarithms = part if logs else part.log()
         part.copy_(logarithms.log_softmax(0).clamp_min_(FLOOR))
-    prediction = torch.zeros(label.size, dtype=torch.uint8)
-    prediction[places] = largest.to(torch.uint8)
-    prediction = prediction.reshape(label.shape)
-    truth = torch.from_numpy(np.ascontiguousarray(label)).reshape(-1)[places].long()
-    ring, band = _rings(prediction > 0, places), _bands(prediction > 0, spacing, places)
+    ring = rings(prediction > 0).reshape(-1)[places]
+    band = _bands(prediction > 0, spacing, places)
     return Kept(table, truth, ring, band, unseen, n_whole, weight, prediction)
 
 
@@ -107,7 +111,9 @@ def of_region(probs: Map, inside: Labels, spacing: Sequence[float]) -> Kept:
 def _places(
     background: Tensor, label: Labels, n_classes: int, logs: bool
 ) -> tuple[Tensor, int, float]:
-    """Which voxels are kept, how many of these count once, and how often the others count."""
+    """Which voxels are kept, how many of these count once, and how often the others count.
+
+    Ignored voxels are kept where foreground may be predicted: others can be near them."""
     lowest = np.log(FOREGROUND) if logs else FOREGROUND
     sure = np.log(1 - SURE) if logs else 1 - SURE
     around = grown((background <= lowest)[None], NEAR)[0].numpy()
@@ -118,7 +124,8 @@ def _places(
         part = slice(start, start + SLAB)
         counted = truth[part] != IGNORE
         wanted = near[part] | (truth[part] > 0) | ~(flat[part] >= sure)
-        whole.append(np.flatnonzero(wanted & counted) + start)
+        wanted &= counted | (flat[part] <= lowest)
+        whole.append(np.flatnonzero(wanted) + start)
         rest = counted & ~wanted
         n_other += int(np.count_nonzero(rest))
         other.append((start, rest))
@@ -132,14 +139,6 @@ def _places(
     places = torch.from_numpy(np.concatenate(whole))
     n_sampled = len(places) - n_whole
     return places, n_whole, n_other / n_sampled if n_sampled else 1.0
-
-
-def _rings(foreground: Tensor, places: Tensor) -> Tensor:
-    ring, region = torch.zeros(len(places), dtype=torch.uint8), foreground[None]
-    for _ in RINGS:
-        region = grown(region, 1)
-        ring += ~region.reshape(-1)[places]
-    return ring
 
 
 def _bands(foreground: Tensor, spacing: Sequence[float], places: Tensor) -> Tensor:
