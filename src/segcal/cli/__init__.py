@@ -6,5 +6,5 @@ from segcal.cli.app import app, main
 
 __all__ = ["app", "main"]
 
-for _module in ("data", "lists", "runs", "study", "compare", "report", "demo"):
+for _module in ("data", "lists", "runs", "study", "compare", "report", "nnunet", "demo"):
     import_module(f"segcal.cli.{_module}")  # in the order in which the help lists the verbs

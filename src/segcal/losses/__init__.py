@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from segcal.losses.pointwise import ce, ecp, focal, ls, svls
+from segcal.losses.regions import check_one_label, region_margin_penalty
 from segcal.losses.summed import ce_dice, margin_penalty, mbls, mbls_dice, soft_dice
 from segcal.types import UserError, check_settings, settings_of
 
 __all__ = ["LOSSES", "Criterion", "Loss", "Validation", "ce", "ce_dice", "ecp", "focal", "ls"]
-__all__ += ["margin_penalty", "mbls", "mbls_dice", "soft_dice", "svls"]
+__all__ += ["margin_penalty", "mbls", "mbls_dice", "region_margin_penalty", "soft_dice", "svls"]
 
 State = dict[str, Tensor]
 
@@ -138,6 +139,7 @@ class Criterion(nn.Module):
 
 
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
+    check_one_label(logits, target)
     if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
         target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
     if not target.is_floating_point():
