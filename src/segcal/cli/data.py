@@ -17,7 +17,7 @@ from segcal.types import UserError, check_choice
 
 DATA_SET = "A known data set (segcal list datasets), or a name for your own."
 SPLIT = "A JSON file with lists train, val, test of case or patient ids."
-PATIENTS = "A JSON object case: patient, where patients have several cases."
+PATIENTS = "JSON (case: patient) or CSV (case, patient), where patients have several cases."
 MaybeText = str | None
 MaybePath = Path | None
 

@@ -11,7 +11,7 @@ import pandas as pd
 from segcal import folders
 from segcal.compare import checks
 from segcal.compare.contenders import Contender, contenders_of, rule_of
-from segcal.compare.metric_sets import metric_set
+from segcal.compare.metric_sets import OF_CONFIDENCE, metric_set
 from segcal.compare.records import Results
 from segcal.types import UserError, check_choice
 
@@ -38,6 +38,9 @@ def read_results(
             failed[str(folders.cell_folder(folder, cell))] = why
     runs = _runs(paths, failed)
     checks.check_alike(runs)
+    kinds = {info.get("audit", {}).get("kind") for info in runs.values()}
+    if kinds == {"confidence"} and lead.key == "main":
+        lead = OF_CONFIDENCE
     scores = pd.concat([_scores(name, info) for name, info in runs.items()], ignore_index=True)
     clean = scores[(scores[["corruption", "calibrator"]] == "").all(axis=1)]
     clean = clean[clean["split"] == "test"]

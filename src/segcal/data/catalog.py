@@ -212,7 +212,7 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
         raise UserError(f"{path} must have {needed} as objects")
     if not all(map(str.isdigit, channels)):
         raise UserError(f'{path}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
-    numbers = _label_numbers(path, labels)
+    numbers = label_numbers(path, labels)
     ignore = numbers.pop("ignore", (None,))[0]
     used = sorted({raw for group in numbers.values() for raw in group} - {0})
     if not 0 < len(used) < 255:
@@ -237,7 +237,7 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
     )
 
 
-def _label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+def label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """From `name: number`, `name: [numbers]` (nnU-Net) or `number: name` (Decathlon)."""
     numbers = {}
     swapped = all(str(key).isdigit() for key in labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,14 +68,38 @@ def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
 
 
 def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
-    """Which patient a case is of, from a JSON object `case: patient`."""
+    """Which patient a case is of, from a file as `read_patients` takes it."""
+    values = read_patients(path)
+    for id in sorted(set(values) - ids):
+        raise UserError(f"{path} names {id!r}, which is no case of this data set")
+    return values
+
+
+def read_patients(path: Path) -> dict[str, str]:
+    """Patients by case: a JSON object `case: patient`, or a CSV file with these two columns."""
+    if path.suffix.lower() == ".csv":
+        return _patients_of_csv(path)
     values = read_users_json(path)
     if not isinstance(values, dict) or not _are_names([*values.values()]):
         expected = 'a JSON object of cases and their patients, as in {"scan_001": "anna"}'
         raise UserError(f"{path} must be {expected}")
-    for id in sorted(set(values) - ids):
-        raise UserError(f"{path} names {id!r}, which is no case of this data set")
     return values
+
+
+def _patients_of_csv(path: Path) -> dict[str, str]:
+    patient_of: dict[str, str] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    for row in rows:
+        case, patient = row.get("case"), row.get("patient")
+        if not case or not patient:
+            raise UserError(f"{path} must have the columns case and patient, filled in every row")
+        if patient_of.setdefault(case, patient) != patient:
+            raise UserError(f"{path} gives case {case!r} two patients; keep one row")
+    return patient_of
 
 
 def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:

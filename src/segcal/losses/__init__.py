@@ -21,6 +21,7 @@ from segcal.losses.pointwise import ce, ecp, focal, ls, svls
 from segcal.losses.regions import check_one_label, region_margin_penalty
 from segcal.losses.summed import ce_dice, margin_penalty, mbls, mbls_dice, soft_dice
 from segcal.types import UserError, check_settings, settings_of
+from segcal.voxels import labels_of_target
 
 __all__ = ["LOSSES", "Criterion", "Loss", "Validation", "ce", "ce_dice", "ecp", "focal", "ls"]
 __all__ += ["margin_penalty", "mbls", "mbls_dice", "region_margin_penalty", "soft_dice", "svls"]
@@ -140,11 +141,4 @@ class Criterion(nn.Module):
 
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
     check_one_label(logits, target)
-    if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
-        target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
-    if not target.is_floating_point():
-        return target
-    labels = target.long()
-    if not torch.compiler.is_compiling() and not torch.equal(labels.to(target.dtype), target):
-        raise UserError("target must hold whole numbers (class labels); got fractions")
-    return labels
+    return labels_of_target(logits, target)

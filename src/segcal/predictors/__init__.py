@@ -1,8 +1,8 @@
 """Predictors: anything that gives predictions for cases.
 
 Scoring, fitting of calibrators, prediction, figures and the viewer take a predictor and do not know
-where its predictions come from. A new source is one file here and one row of `PREDICTORS`; for
-predictions that are read from files, that file is `files.py`.
+where its predictions come from. A new source is one file here and one row of `PREDICTORS`.
+Predictions that other tools stored are opened by `open_source` of `files.py`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from segcal.compare.metric_sets import PERFECT
 from segcal.compare.ranking import VERDICTS, Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
+from segcal.report.audits import is_of_audit, judged
 from segcal.report.findings import Change, Findings, Leader, find, unbeaten
 from segcal.report.probabilities import (
     before_and_after,
@@ -57,8 +58,19 @@ class Summary:
 def summarise(results: Results, dataset: str) -> Summary:
     """The findings on a data set in sentences."""
     f = find(results, dataset)
+    if is_of_audit(f):
+        return _of_audit(f)
     by_paper = f" {PAPER}" if results.metrics.key == "paper" else ""
     return Summary(_lead(f), _advice(f) + by_paper, _tiles(f), _sections(f), _cautions(f))
+
+
+def _of_audit(findings: Findings) -> Summary:
+    """The summary of one audited predictor: its verdict."""
+    found = judged(findings)
+    sections, info = dict(found.points), next(iter(findings.results.runs.values()))
+    advice = sections.pop("Calibrators")
+    tiles = [("Verdict", found.verdict.capitalize(), ""), *_tiles(findings, verdicts=False)]
+    return Summary(found.lead, advice, tiles, sections, [*info["audit"]["warnings"]])
 
 
 def _lead(findings: Findings) -> str:
@@ -167,7 +179,7 @@ def _stability(ranking: Ranking, column: str, key: str) -> str:
     return "" if math.isnan(share) else f"first in {share:.1f}{NBSP}% of bootstrap samples"
 
 
-def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
+def _tiles(findings: Findings, *, verdicts: bool = True) -> list[tuple[str, str, str]]:
     tiles = []
     for metric, leader in findings.leaders.items():
         label = f"{METRICS[metric].label} {METRICS[metric].arrow}"
@@ -185,7 +197,7 @@ def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
         note = _stability(findings.ranking, "overall", first) or "no bootstrap with one patient"
         tiles.append(("Best case rank", findings.names[first], note))
     groups = by_verdict(findings)
-    if groups:
+    if groups and verdicts:
         named = [f"{name}: {_names(findings, keys)}" for name, keys in groups.items()]
         n_over = len(groups.get(VERDICTS[0], ()))
         value = f"{n_over} of {len(findings.confidences)}"

@@ -84,4 +84,9 @@ def _finish(job: Job) -> dict[str, Any]:
     return {"warnings": warnings}
 
 
-KINDS = {"train": _train, "finish": _finish, "probe": lambda job: probe(job.settings)}
+KINDS = {
+    "train": _train,
+    "finish": _finish,
+    "probe": lambda job: probe(job.settings),
+    "call": lambda job: job.settings(),
+}

@@ -1,0 +1,27 @@
+"""Fitted temperatures on the kept voxels of a stored prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators.regions import sharpness
+from segcal.scoring.kept import Kept
+
+Parameters = Mapping[str, float]
+
+
+def calibrated(kept: Kept, values: Parameters) -> Callable[[slice], Tensor]:
+    """From some of the voxels to their log-probabilities (K, m) after `ts` or `ts2`."""
+    if "temperature" in values:
+        of_rings = torch.full((256,), 1 / values["temperature"])
+    else:
+        of_rings = sharpness(values["near"], values["far"], int(values["radius"]))
+
+    def apply(part: slice) -> Tensor:
+        scale = of_rings[kept.ring[part].long()]
+        return (kept.log_probs[:, part] * scale).log_softmax(0)
+
+    return apply
