@@ -24,10 +24,6 @@ class nnUNetTrainerShortMbLS_m5(Short, nnUNetTrainerMbLS_m5):
     """With the margin."""
 
 
-class nnUNetTrainerShortCEMbLS_m5(Short, nnUNetTrainerCEMbLS_m5):
-    """With the margin, without Dice."""
-
-
 class nnUNetTrainerShortNoDSMbLS_m5(nnUNetTrainerShortMbLS_m5):
     """Without deep supervision."""
 
@@ -36,8 +32,8 @@ class nnUNetTrainerShortNoDSMbLS_m5(nnUNetTrainerShortMbLS_m5):
         super().initialize()
 
 
-class nnUNetTrainerShortStoppedMbLS_m5(nnUNetTrainerShortMbLS_m5):
-    """Stops after its first epoch, unless it goes on from a checkpoint."""
+class nnUNetTrainerShortStoppedCEMbLS_m5(Short, nnUNetTrainerCEMbLS_m5):
+    """Without Dice. Stops after its first epoch, unless it goes on from a checkpoint."""
 
     def load_checkpoint(self, *args):
         super().load_checkpoint(*args)
