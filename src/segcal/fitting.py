@@ -14,7 +14,7 @@ from torch import Tensor
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
 from segcal.calibrators.fitting import log_probs
-from segcal.folders import alone, calibrator_path
+from segcal.folders import alone, calibrator_path, path_of
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
 from segcal.scoring.volumes import (
@@ -173,4 +173,4 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
 
 
 def _cached(folder: Path, id: str) -> list[Path]:
-    return [folder / f"{id}.{kind}.npy" for kind in ("logits", "label", "image")]
+    return [path_of(folder, id, f".{kind}.npy") for kind in ("logits", "label", "image")]

@@ -21,7 +21,7 @@ from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
 from segcal.data.containers import data_files
 from segcal.data.images import Grid, from_array, restored
-from segcal.folders import calibrator_path, read_json, sha256, write_image, write_json
+from segcal.folders import calibrator_path, path_of, read_summary, sha256, write_image, write_json
 from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
@@ -82,8 +82,8 @@ def predict(
     for i, (name, paths) in enumerate(groups.items(), start=1):
         source = _source(predictor, paths, calibrator, probabilities)
         files = _files(out, name, predictor.classes, probabilities)
-        summary_path = out / f"{name}_summary.json"
-        known = read_json(summary_path)
+        summary_path = path_of(out, name, "_summary.json")
+        known = read_summary(summary_path)
         if known is not None and not again and all(path.is_file() for path in files):
             if any(known.get(key) != value for key, value in source.items()):
                 raise UserError(
@@ -114,7 +114,7 @@ def _files(out: Path, name: str, classes: Sequence[str], probabilities: bool) ->
         for k, word in enumerate(("background", *classes)):
             safe = re.sub(r"\W+", "-", word)
             kinds.append(f"prob_{k}_{safe}")
-    return [out / f"{name}_{kind}.nii.gz" for kind in kinds]
+    return [path_of(out, name, f"_{kind}.nii.gz") for kind in kinds]
 
 
 def _source(
@@ -150,10 +150,10 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
     {'a': ['a_0000.nii', 'a_0001.nii'], 'b': ['b.mha']}
     """
     groups: dict[str, dict[int, Path]] = defaultdict(dict)
-    stems = [re.sub(r"(\.nii)?\.\w+$", "", path.name) for path in images]
+    stems = [re.sub(r"(\.nii)?\.\w+\Z", "", path.name) for path in images]
     for path, stem in zip(images, stems, strict=True):
         name, number = stem, -1  # the whole case
-        numbered = re.fullmatch(r"(.+)_(\d{4})", stem)
+        numbered = re.fullmatch(r"(?s)(.+)_(\d{4})", stem)
         if numbered and (n_channels > 1 or f"{numbered[1]}_0000" in stems):
             name, number = numbered[1], int(numbered[2])
         if number in groups[name]:

@@ -29,7 +29,16 @@ from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
 from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
-from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
+from segcal.folders import (
+    FORMAT,
+    IGNORED,
+    StoppedError,
+    check_name,
+    check_text,
+    open_cases,
+    path_of,
+    whole_or_not,
+)
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
 from segcal.processes import end_with_parent
@@ -83,8 +92,7 @@ def prepare(
     Keyword arguments named as fields of `Recipe` override the row. Files give the split, and which
     cases are of one patient. `n_cases` and `shape` are for the built-in `phantom`, which needs no
     `root`."""
-    if not name or Path(name).name != name or name.startswith("."):
-        raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
+    check_name("data set", name)
     check_range("workers", workers, 1)
     settings: dict[str, Any] = {"seed": seed, "skip_broken": skip_broken}
     with tempfile.TemporaryDirectory() as scratch:
@@ -139,6 +147,7 @@ def _raw_set(
     if not cases:
         layout = source.layout or "imagesTr and labelsTr beside dataset.json"
         raise UserError(f"found no case in {root}; expected {layout}")
+    _check_names(source, cases)
     id, n_times = Counter(case.id for case in cases).most_common(1)[0]
     if n_times > 1:
         raise UserError(f"{root} has two cases named {id!r}; every case needs a name of its own")
@@ -146,6 +155,7 @@ def _raw_set(
         patients = splits.patients_from_file(patients_file, {case.id for case in cases})
         settings = settings | {"patients": patients}
         cases = [replace(case, patient=patients.get(case.id, case.id)) for case in cases]
+        _check_names(source, cases)
     meaning = {
         "classes": source.classes,
         "codes": list((source.codes or {}).items()),
@@ -162,6 +172,17 @@ def _raw_set(
     del codes[None]
     common = codes.most_common(1)[0][0] if codes else None
     return _RawSet(name, root, target, source, recipe, cases, settings, common)
+
+
+def _check_names(source: Source, cases: list[RawCase]) -> None:
+    for case in cases:
+        check_name("case", case.id)
+        check_text("patient", case.patient)
+    for what, names in (("class", source.classes), ("channel", source.channels)):
+        for name in names:
+            check_text(what, name)
+    for name in source.regions:
+        check_text("region", name)
 
 
 def _existing(raw: _RawSet) -> Prepared:
@@ -243,13 +264,13 @@ def _begin_worker() -> None:
 
 
 def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
-    path = folder / f"{case.id}.record.json"
+    path = path_of(folder, case.id, ".record.json")
     record: dict[str, Any] | None = read_json(path)
     if record is not None:
         marks = record["sources"].items()
         if not any(changed(raw.root / source, mark) for source, mark in marks):
             return record
-    begun = folder / f"{case.id}{BEGUN}"
+    begun = path_of(folder, case.id, BEGUN)
     begun.touch()
     try:
         record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)

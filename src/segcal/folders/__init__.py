@@ -12,6 +12,8 @@ from segcal.folders.files import (
     write_image,
     write_json,
 )
+from segcal.folders.names import check_name, check_text, one_name, path_of
+from segcal.folders.predictions import read_summary
 from segcal.folders.runs import (
     REMOVED,
     WEIGHTS,

@@ -15,6 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from segcal.folders.files import read_json, sha256, write_json
+from segcal.folders.names import path_of
+from segcal.folders.schemas import CasesFile, fault_of
 from segcal.types import UserError
 
 CASES = "cases.json"
@@ -108,7 +110,7 @@ def content_checksum(
 
 def array_path(root: Path, id: str, kind: str) -> Path:
     """The file of a case's `image` or `label` array."""
-    return root / f"{id}.{kind}.npy"
+    return path_of(root, id, f".{kind}.npy")
 
 
 def _mapped(path: Path) -> np.memmap[Any, Any]:
@@ -135,9 +137,11 @@ def open_cases(root: Path) -> CaseSet:
         raise UserError(f"{problem}; run segcal prepare first")
     path = root / CASES
     info = read_json(path)
-    if not isinstance(info, dict) or "format" not in info:
+    if not isinstance(info, dict) or not isinstance(info.get("format"), int):
         raise UserError(f"{path} is damaged; {AGAIN}")
     if info["format"] != FORMAT:
         version = f"format {info['format']}, this segcal reads {FORMAT}"
         raise UserError(f"{path} has {version}; {AGAIN}")
+    if fault := fault_of(CasesFile, info):
+        raise UserError(f"{path} is damaged; {AGAIN} ({fault})")
     return CaseSet(root, info)

@@ -44,7 +44,7 @@ def read_json(path: Path) -> Any:
     try:
         with _opened(path) as file:
             return json.load(file)
-    except (OSError, ValueError, *_BROKEN):
+    except (OSError, ValueError, RecursionError, *_BROKEN):
         return None
 
 
