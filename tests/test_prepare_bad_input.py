@@ -181,6 +181,13 @@ def test_wrong_arguments(root, tmp_path):
         ({"size": (1, 2, 3)}, "size must be 2 positive numbers"),
         ({"spacing": (1.0, 0.0, 1.0)}, "spacing must be 3 positive numbers"),
         ({"window": (5.0, 1.0)}, "window must be two rising numbers"),
+        ({"window": (float("-inf"), float("inf"))}, "window must be two rising numbers"),
+        ({"window": (float("nan"), 1.0)}, "window must be two rising numbers"),
+        ({"spacing": (float("inf"), 1.0, 1.0)}, r"spacing must lie in \[0.001, 1000\]"),
+        ({"spacing": (1e30, 1.0, 1.0)}, r"spacing must lie in \[0.001, 1000\]"),
+        ({"spacing": (1e-3, 1e-3, 1e-3)}, "preparation would give an image a size of"),
+        ({"crop": (100_000, 100_000, 100_000)}, "crop gives a size of"),
+        ({"size": (100_000, 100_000)}, "size gives a size of"),
         ({"axis": 3}, r"axis must lie in \[0, 2\]"),
         ({"workers": 0}, "workers must be at least 1"),
     ]:

@@ -880,3 +880,31 @@ def test_the_bar_tells_the_time_of_the_whole_run(monkeypatch):
     assert bar.get_metrics(trainer, None) == {"val_dice": 0.5}
     trainer.global_step = 30
     assert bar.get_metrics(trainer, None) == {"val_dice": 0.5, "left": "0:00:15"}
+
+
+def test_a_checkpoint_with_any_flipped_byte_is_damaged(tmp_path):
+    """Also where torch would read it: in the values of a tensor."""
+    path, writer = tmp_path / "last.ckpt", callbacks.Checkpoints()
+    writer.save_checkpoint({"values": torch.arange(40.0)}, path)
+    content = path.read_bytes()
+    assert torch.equal(writer.load_checkpoint(path)["values"], torch.arange(40.0))
+    for place in [*range(0, len(content) - 66, 11), len(content) - 1, len(content) - 60]:
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="last.ckpt is damaged; --again starts the run over"):
+            writer.load_checkpoint(path)
+    torch.save({"values": torch.ones(2)}, path)  # as older versions did, without a checksum
+    assert writer.load_checkpoint(path)["values"].sum() == 2
+
+
+def test_a_checkpoint_that_is_not_complete_is_damaged(tmp_path):
+    whole = dict.fromkeys(callbacks.NEEDED, 0)
+    path = tmp_path / "last.ckpt"
+    for key in whole:
+        torch.save({name: value for name, value in whole.items() if name != key}, path)
+        with pytest.raises(UserError, match="last.ckpt is damaged"):
+            callbacks.Checkpoints(callbacks.NEEDED).load_checkpoint(path)
+    torch.save([1, 2], path)
+    with pytest.raises(UserError, match="last.ckpt is damaged"):
+        callbacks.Checkpoints().load_checkpoint(path)

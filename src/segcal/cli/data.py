@@ -18,6 +18,8 @@ from segcal.types import UserError, check_choice
 DATA_SET = "A known data set (segcal list datasets), or a name for your own."
 SPLIT = "A JSON file with lists train, val, test of case or patient ids."
 PATIENTS = "A JSON object case: patient, where patients have several cases."
+ALLOW = "Keep identical images, also across train, val and test."
+DROP = "Leave out images that are identical to earlier ones."
 MaybeText = str | None
 MaybePath = Path | None
 
@@ -66,6 +68,8 @@ def prepare(
     seed: Annotated[int, Option(help="Seed of the split (and of the phantom).")] = 0,
     workers: Annotated[int, Option(help="Processes.")] = os.cpu_count() or 1,
     skip_broken: Annotated[bool, Option("--skip-broken", help="Leave broken cases out.")] = False,
+    allow: Annotated[bool, Option("--allow-duplicates", help=ALLOW)] = False,
+    drop: Annotated[bool, Option("--drop-duplicates", help=DROP)] = False,
     again: Annotated[bool, Option("--again", help="Replace what was prepared before.")] = False,
     size: Annotated[MaybeText, Option(help="Resize slices: height,width.")] = None,
     spacing: Annotated[MaybeText, Option(help="Resample to voxels of z,y,x mm.")] = None,
@@ -86,6 +90,8 @@ def prepare(
     options |= {"axis": axis, "keep_empty": keep_empty, "shape": _numbers(shape, 3)}
     options |= {"split_file": split, "patients_file": patients, "seed": seed, "n_cases": cases}
     options |= {"workers": workers, "skip_broken": skip_broken, "again": again}
+    if allow or drop:
+        options["duplicates"] = "allow" if allow else "drop"
     with counting(f"preparing {name}") as progress:
         prepared = run(name, source, to, progress=progress, **options)
     facts = summary(prepared.cases)

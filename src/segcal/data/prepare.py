@@ -27,6 +27,7 @@ from segcal.data.case import prepare_case, source_marks
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
+from segcal.data.leaks import DUPLICATES, as_one, later_ones, refuse_across
 from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
 from segcal.folders import (
@@ -42,7 +43,7 @@ from segcal.folders import (
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
 from segcal.processes import end_with_parent
-from segcal.types import Progress, UserError, check_range
+from segcal.types import Progress, UserError, check_choice, check_range
 
 BEGUN = ".begun"
 """Ends the names of files that say at which cases workers are."""
@@ -80,6 +81,7 @@ def prepare(
     seed: int = 0,
     workers: int = 1,
     skip_broken: bool = False,
+    duplicates: str = "refuse",
     again: bool = False,
     progress: Progress | None = None,
     n_cases: int = 40,
@@ -90,11 +92,15 @@ def prepare(
 
     `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded.
     Keyword arguments named as fields of `Recipe` override the row. Files give the split, and which
-    cases are of one patient. `n_cases` and `shape` are for the built-in `phantom`, which needs no
-    `root`."""
+    cases are of one patient. Identical images across splits are an error unless `duplicates` is
+    `allow`, or `drop`, which leaves the later ones out. `n_cases` and `shape` are for the built-in
+    `phantom`, which needs no `root`."""
     check_name("data set", name)
     check_range("workers", workers, 1)
+    check_choice("duplicates", duplicates, DUPLICATES)
     settings: dict[str, Any] = {"seed": seed, "skip_broken": skip_broken}
+    if duplicates != DUPLICATES[0]:
+        settings["duplicates"] = duplicates
     with tempfile.TemporaryDirectory() as scratch:
         if root is None and name == "phantom":
             root = Path(scratch)
@@ -109,6 +115,9 @@ def prepare(
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
         with whole_or_not(raw.target, raw.settings | key) as folder:
             records, left_out = _all_cases(raw, folder, workers, progress)
+            if duplicates == "drop":
+                left_out |= later_ones(records)
+                records = {id: records[id] for id in records if id not in left_out}
             write_cases(folder, _info(raw, records, left_out))
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
@@ -156,6 +165,8 @@ def _raw_set(
         settings = settings | {"patients": patients}
         cases = [replace(case, patient=patients.get(case.id, case.id)) for case in cases]
         _check_names(source, cases)
+    same = as_one({case.id: case.patient for case in cases})
+    cases = [replace(case, patient=same[case.id]) for case in cases]
     meaning = {
         "classes": source.classes,
         "codes": list((source.codes or {}).items()),
@@ -294,6 +305,8 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
         folds = splits.leave_one_out(patient_of)
     else:
         folds = [splits.by_patient(patient_of, source.split, raw.settings["seed"])]
+    if raw.settings.get("duplicates") != "allow":
+        refuse_across(records, folds)
     left_out_sources: dict[str, Any] = {}
     for case in [case for case in raw.cases if case.id in left_out]:
         with suppress(UserError):  # a file may be unreadable

@@ -8,6 +8,8 @@ from segcal.folders.files import (
     replacing,
     save_figure,
     save_weights,
+    seal,
+    seal_holds,
     sha256,
     write_image,
     write_json,

@@ -16,7 +16,7 @@ import numpy as np
 
 from segcal.folders.files import read_json, sha256, write_json
 from segcal.folders.names import path_of
-from segcal.folders.schemas import CasesFile, fault_of
+from segcal.folders.schemas import CasesFile, PreparedFile, fault_of
 from segcal.types import UserError
 
 CASES = "cases.json"
@@ -84,8 +84,14 @@ class CaseSet:
         """The label map (D, H, W), memory-mapped."""
         return _mapped(array_path(self.root, id, "label"))
 
+    def require_prepared(self) -> None:
+        """Refuse a `cases.json` that lacks what preparation writes."""
+        if "checksum" not in self.info:
+            raise UserError(f"{self.root / CASES} is damaged (it has no checksum); {AGAIN}")
+
     def check_content(self) -> None:
         """Refuse arrays or splits that were changed after preparation; reads newer files only."""
+        self.require_prepared()
         info, index = self.info, self.root / CASES
         if content_checksum(info["cases"], info["classes"], info["splits"]) != info["checksum"]:
             raise UserError(f"{index} was edited; {AGAIN}")
@@ -142,6 +148,7 @@ def open_cases(root: Path) -> CaseSet:
     if info["format"] != FORMAT:
         version = f"format {info['format']}, this segcal reads {FORMAT}"
         raise UserError(f"{path} has {version}; {AGAIN}")
-    if fault := fault_of(CasesFile, info):
+    prepared = "checksum" in info
+    if fault := fault_of(PreparedFile if prepared else CasesFile, info):
         raise UserError(f"{path} is damaged; {AGAIN} ({fault})")
     return CaseSet(root, info)

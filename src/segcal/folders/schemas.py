@@ -55,6 +55,7 @@ class RecipeRecord(Record):
     """What preparation did, as far as it is needed later."""
 
     axis: Annotated[int, Field(ge=0, le=2)]
+    keep_empty: bool = True
 
 
 class CaseRecord(Record):
@@ -73,6 +74,30 @@ class CaseRecord(Record):
     sha256: Arrays
 
 
+class CasesSettings(Record):
+    """The settings of a preparation."""
+
+    recipe: RecipeRecord
+
+
+class CasesFile(Record):
+    """What `cases.json` must hold to read its arrays."""
+
+    name: DatasetName
+    classes: Annotated[list[ClassName], Field(min_length=1, max_length=254)]
+    channels: Annotated[list[ChannelName], Field(min_length=1)]
+    splits: Annotated[list[dict[str, list[str]]], Field(min_length=1)]
+    cases: dict[CaseId, dict[str, Any]]
+
+    @model_validator(mode="after")
+    def _splits_name_cases(self) -> CasesFile:
+        for fold in self.splits:
+            for id in (id for ids in fold.values() for id in ids):
+                if id not in self.cases:
+                    raise ValueError(f"a split names {id!a:.80}, which is no case")
+        return self
+
+
 class SplitRecord(Record):
     """A fold."""
 
@@ -81,39 +106,34 @@ class SplitRecord(Record):
     test: list[str]
 
 
-class CasesSettings(Record):
-    """The settings of a preparation."""
+class PreparedFile(CasesFile):
+    """`cases.json` as preparation writes it."""
 
-    recipe: RecipeRecord
-
-
-class CasesFile(Record):
-    """`cases.json`."""
-
-    name: DatasetName
-    classes: Annotated[list[ClassName], Field(min_length=1, max_length=254)]
     regions: dict[ClassName, list[Size]]
-    channels: Annotated[list[ChannelName], Field(min_length=1)]
     checksum: str
     settings: CasesSettings
-    splits: Annotated[list[SplitRecord], Field(min_length=1)]
+    splits: Annotated[list[SplitRecord], Field(min_length=1)]  # type: ignore[assignment]
     orientation: Annotated[str, Field(pattern="^[LRAPIS]{3}$")] | None
     left_out: dict[str, str]
     left_out_sources: dict[str, dict[str, Any] | None]
-    cases: dict[CaseId, CaseRecord]
+    cases: dict[CaseId, CaseRecord]  # type: ignore[assignment]
 
     @model_validator(mode="after")
-    def _consistent(self) -> CasesFile:
+    def _splits_name_cases(self) -> PreparedFile:
+        for fold in self.splits:
+            for id in (*fold.train, *fold.val, *fold.test):
+                if id not in self.cases:
+                    raise ValueError(f"a split names {id!a:.80}, which is no case")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> PreparedFile:
         n_classes, n_channels = len(self.classes) + 1, len(self.channels)
         for id, case in self.cases.items():
             if len(case.voxels) != n_classes or len(case.intensity) != n_channels:
                 raise ValueError(f"{id} has other classes or channels than the data set")
             if case.foreground_slices and max(case.foreground_slices) >= case.shape[0]:
                 raise ValueError(f"{id} has foreground outside of its slices")
-        for fold in self.splits:
-            for id in (*fold.train, *fold.val, *fold.test):
-                if id not in self.cases:
-                    raise ValueError(f"a split names {id!a:.80}, which is no case")
         for name, parts in self.regions.items():
             if any(part >= n_classes for part in parts):
                 raise ValueError(f"the region {name} has a class that there is not")
