@@ -99,7 +99,7 @@ def gather(
     step = SLAB // n_classes
     for start in range(0, len(places), step):
         part = table[:, start : start + step]
-        logarithms = part if logs else part.log()
+        logarithms = part if logs else part.clamp_min(0).log_()  # rounding can give less than 0
         part.copy_(logarithms.log_softmax(0).clamp_min_(FLOOR))
     ring = rings(prediction > 0).reshape(-1)[places]
     band = _bands(prediction > 0, spacing, places)
