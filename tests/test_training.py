@@ -983,3 +983,31 @@ def test_a_run_that_predicts_every_class_is_not_warned_of(cases, tmp_path, older
     done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
     assert done.exit_code == 0
     assert "warning" not in done.stderr
+
+
+def test_a_checkpoint_with_any_flipped_byte_is_damaged(tmp_path):
+    """Also where torch would read it: in the values of a tensor."""
+    path, writer = tmp_path / "last.ckpt", callbacks.Checkpoints()
+    writer.save_checkpoint({"values": torch.arange(40.0)}, path)
+    content = path.read_bytes()
+    assert torch.equal(writer.load_checkpoint(path)["values"], torch.arange(40.0))
+    for place in [*range(0, len(content) - 66, 11), len(content) - 1, len(content) - 60]:
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="last.ckpt is damaged; --again starts the run over"):
+            writer.load_checkpoint(path)
+    torch.save({"values": torch.ones(2)}, path)  # as older versions did, without a checksum
+    assert writer.load_checkpoint(path)["values"].sum() == 2
+
+
+def test_a_checkpoint_that_is_not_complete_is_damaged(tmp_path):
+    whole = dict.fromkeys(callbacks.NEEDED, 0)
+    path = tmp_path / "last.ckpt"
+    for key in whole:
+        torch.save({name: value for name, value in whole.items() if name != key}, path)
+        with pytest.raises(UserError, match="last.ckpt is damaged"):
+            callbacks.Checkpoints(callbacks.NEEDED).load_checkpoint(path)
+    torch.save([1, 2], path)
+    with pytest.raises(UserError, match="last.ckpt is damaged"):
+        callbacks.Checkpoints().load_checkpoint(path)

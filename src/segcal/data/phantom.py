@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 from scipy.special import expit
 
+from segcal.data.containers.contents import check_voxels
 from segcal.types import UserError, check_range
 
 Array = NDArray[np.float64]
@@ -79,6 +80,7 @@ def phantom(
     """
     if len(size) != 3 or any(n < least for n, least in zip(size, SMALLEST, strict=True)):
         raise UserError(f"size must be (D, H, W) and at least {SMALLEST}; got {tuple(size)}")
+    check_voxels("a phantom would have", size, n_channels)
     check_range("seed", seed, 0)
     rng = np.random.default_rng([seed, index])
     in_plane, thickness = round(rng.uniform(0.8, 1.2), 2), round(rng.uniform(2.5, 3.5), 2)

@@ -1,0 +1,139 @@
+"""Small data in nnU-Net's folders, planned and preprocessed once, and its commands.
+
+These tests run in an environment of their own, `.venv-nnunet`: `make test-nnunet` makes it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from segcal.data.layouts import write_layout
+from segcal.integrations import nnunet
+
+HERE = Path(__file__).parent
+BESIDE = Path(os.environ.get("SEGCAL_REAL_DATA") or HERE.parents[2] / "shared" / "data")
+HIPPOCAMPUS = BESIDE / "Task04_Hippocampus"
+N_CASES = 10
+
+LABELS = {"background": 0, "anterior": 1, "posterior": 2}
+DATASETS = {
+    "Dataset004_Softmax": {"labels": LABELS},
+    "Dataset005_Regions": {
+        "labels": {"background": 0, "whole": [1, 2], "posterior": 2},
+        "regions_class_order": [1, 2],
+    },
+    "Dataset006_Ignore": {"labels": {**LABELS, "ignore": 3}},
+    "Dataset007_OneClass": {"labels": {"background": 0, "whole": 1}},
+}
+
+
+class Home:
+    """nnU-Net's three folders, and its commands."""
+
+    n_cases = N_CASES
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.env = {
+            "nnUNet_raw": str(root / "raw"),
+            "nnUNet_preprocessed": str(root / "preprocessed"),
+            "nnUNet_results": str(root / "results"),
+            "nnUNet_extTrainer": os.pathsep.join([str(nnunet.FOLDER), str(HERE / "trainers")]),
+            "nnUNet_def_n_proc": "1",
+            # planning takes this for a number of threads, and fails with 0
+            "nnUNet_n_proc_DA": "1",
+            "PYTHONPATH": os.pathsep.join(
+                [str(HERE / "stand_ins"), os.environ.get("PYTHONPATH", "")]
+            ),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def run(self, command, *args, **env):
+        """A command of this environment; its output, or a failure that shows it."""
+        path = Path(sys.executable).with_name(command)
+        done = subprocess.run(
+            [path, *map(str, args)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | self.env | env,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done
+
+    def train(self, dataset, configuration, fold, trainer, *options):
+        """Train a fold; returns the folder of results."""
+        settings = ["-tr", trainer, "-device", "cpu", *options]
+        # no more processes: in small trainings starting them takes most of the time
+        self.run("nnUNetv2_train", dataset, configuration, fold, *settings, nnUNet_n_proc_DA="0")
+        (results,) = (self.root / "results").glob(
+            f"Dataset{dataset:03}_*/{trainer}__nnUNetPlans__{configuration}/fold_{fold}"
+        )
+        return results
+
+    def log(self, results):
+        """What nnU-Net wrote down of a training."""
+        return "".join(file.read_text() for file in sorted(results.glob("training_log_*.txt")))
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    home = Home(tmp_path_factory.mktemp("nnunet"))
+    decathlon = HIPPOCAMPUS
+    if not HIPPOCAMPUS.is_dir():
+        decathlon = home.root / "Task01_Phantom"
+        write_layout("msd", decathlon, n_cases=N_CASES + 1, size=(32, 48, 32))
+    for name, facts in DATASETS.items():
+        write_raw(decathlon, home.root / "raw" / name, facts)
+    for datasets, configurations in (((4,), ("2d", "3d_fullres")), ((5, 6, 7), ("2d",))):
+        what = ["-d", *datasets, "-c", *configurations, "-npfp", 1]
+        home.run("nnUNetv2_plan_and_preprocess", *what, "-np", *[1] * len(configurations))
+    for plans in (home.root / "preprocessed").glob("*/nnUNetPlans.json"):
+        make_small(plans)
+    return home
+
+
+def write_raw(decathlon, root, facts):
+    """The first cases in nnU-Net's raw layout; the last of them without its label, to predict."""
+    labels = sorted((decathlon / "labelsTr").glob("[!.]*.nii.gz"))[: N_CASES + 1]
+    for i, path in enumerate(labels):
+        test = i == N_CASES
+        images = root / ("imagesTs" if test else "imagesTr")
+        images.mkdir(parents=True, exist_ok=True)
+        name = path.name.removesuffix(".nii.gz")
+        shutil.copy(decathlon / "imagesTr" / path.name, images / f"{name}_0000.nii.gz")
+        if not test:
+            label = sitk.ReadImage(str(path))
+            values = np.minimum(sitk.GetArrayFromImage(label), 2).astype(np.uint8)
+            if "ignore" in facts["labels"]:
+                values[::3] = 3  # nobody labelled every third slice
+            if len(facts["labels"]) == 2:
+                values = np.minimum(values, 1)
+            out = sitk.GetImageFromArray(values)
+            out.CopyInformation(label)
+            (root / "labelsTr").mkdir(exist_ok=True)
+            sitk.WriteImage(out, str(root / "labelsTr" / path.name))
+    facts = facts | {
+        "channel_names": {"0": "MRI"},
+        "numTraining": N_CASES,
+        "file_ending": ".nii.gz",
+    }
+    (root / "dataset.json").write_text(json.dumps(facts))
+
+
+def make_small(path):
+    """Narrow networks and small batches: what is tested does not depend on their size."""
+    plans = json.loads(path.read_text())
+    for configuration in plans["configurations"].values():
+        if "architecture" in configuration:
+            features = configuration["architecture"]["arch_kwargs"]["features_per_stage"]
+            features[:] = [8] * len(features)
+            configuration["batch_size"] = 2
+    path.write_text(json.dumps(plans))
