@@ -26,6 +26,7 @@ TINY = {
         "n_fitted": 25,
         "epochs": 1,
     },
+    "audit": {"n_classes": 3, "ct": (4, 32, 32), "n": 12, "few": 2, "shape": (6, 16, 14)},
     "settings": {"size": 32, "n_slices": 4, "n_rounds": 1, "steps": 1, "repeats": 1},
     "ranking": {"n_cases": 4, "n_samples": 20, "repeats": (1, 1)},
     "report": {"methods": ("ce", "mbls"), "n_test": 2, "shape": (4, 32, 32)},

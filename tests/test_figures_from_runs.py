@@ -471,3 +471,19 @@ def test_labels_come_from_the_tables(results):
 def test_the_page_lists_every_figure():
     page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(FIGURES)
+
+
+def test_curves_of_a_validation_without_foreground(tmp_path):
+    """Scores over foreground are `nan` in `log.csv`: of one run, then of both."""
+    for loss in ("ce", "focal"):
+        folder = made_run(tmp_path, loss, loss, n_cases=3, n_voxels=300)
+        with (folder / "log.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            row |= {"val_nll": "nan", "val_ece": "nan"}
+        with (folder / "log.csv").open("w") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        drawn = FIGURES["learning_curves"].draw(read_results([tmp_path]), "made")
+    assert "no values" in all_text(drawn)

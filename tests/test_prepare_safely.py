@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 from official_layouts import write_layout
+from processes import descendants
 
 from segcal.data.phantom import phantoms
 from segcal.data.prepare import prepare
@@ -101,7 +102,7 @@ def test_a_case_that_went_meanwhile_leaves_nothing(root, tmp_path):
     to = tmp_path / "cases"
     interrupted(root, to)
     text = json.loads((root / "dataset.json").read_text())
-    change_description(root, training=text["training"][1:])
+    change_description(root, training=text["training"][1:], numTraining=5)
     cases = prepare("mine", root, to).cases
     assert len(cases.ids) == 5
     assert len(list(cases.root.glob("*.npy"))) == 10
@@ -402,3 +403,60 @@ def test_odd_split_files_are_sentences(root, tmp_path, value):
     (tmp_path / "split.json").write_text(json.dumps(value))
     with pytest.raises(UserError, match="must be a JSON object with the lists"):
         prepare("mine", root, tmp_path / "cases", split_file=tmp_path / "split.json")
+
+
+def test_a_crash_of_a_reader_names_the_case(root, tmp_path, monkeypatch):
+    """A worker that is killed is at a case; what others prepared is kept."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    class Pool:
+        def __init__(self, *args):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *args):
+            return False
+
+        def map(self, work, cases):
+            yield work(cases[0])
+            folder = next((tmp_path / "cases").glob(".mine.partial"))
+            (folder / f"{cases[1].id}.begun").touch()
+            raise BrokenProcessPool
+
+    monkeypatch.setattr("segcal.data.prepare.ProcessPoolExecutor", Pool)
+    with pytest.raises(UserError, match=r"a worker was killed at \w+_001, for lack of memory or"):
+        prepare("mine", root, tmp_path / "cases", workers=2)
+    cases = prepare("mine", root, tmp_path / "cases", workers=1).cases
+    assert not list(cases.root.glob("*.begun"))
+
+
+def test_no_worker_outlives_a_killed_parent(tmp_path):
+    write_layout("msd", tmp_path / "many", n_cases=40, size=(16, 96, 96))
+    code = "from segcal.cli import main; main()"
+    command = [sys.executable, "-c", code, "prepare", "x", "--from", str(tmp_path / "many")]
+    command += ["--to", str(tmp_path / "out"), "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").glob(".x.partial/*.record.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    workers = descendants(process.pid)
+    assert len(workers) >= 2
+    process.kill()
+    process.wait()
+    while alive := [pid for pid in workers if os.path.exists(f"/proc/{pid}")]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+def test_a_description_that_is_a_pipe_or_nested_deeply(root, tmp_path):
+    path = root / "dataset.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(UserError, match="nested too deeply"):
+        prepare("hippocampus", root, tmp_path / "cases")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="not a regular file"):
+        prepare("hippocampus", root, tmp_path / "cases")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -193,6 +194,21 @@ def test_a_missing_class_map(tmp_path, labels):
         open_source(root, labels=labels)
 
 
+def test_class_maps_of_a_case_without_reference(tmp_path):
+    root = write_class_maps(tmp_path / "probs", CASES)
+    labels = write_labels(tmp_path / "labels", CASES[1:])
+    with pytest.raises(UserError, match="no reference in .*labels: case_000"):
+        open_source(root, labels=labels)
+
+
+def test_a_case_is_the_longest_name_of_a_reference(tmp_path):
+    """`a_b_1` is of case `a_b`, though there is a case `a`."""
+    cases = [replace(case, id=id) for case, id in zip(CASES[:2], ("a", "a_b"), strict=True)]
+    labels = write_labels(tmp_path / "labels", cases)
+    source = open_source(write_class_maps(tmp_path / "probs", cases), labels=labels)
+    assert_all_read(source, {case.id: case for case in cases})
+
+
 def test_one_map_of_the_only_class(tmp_path):
     cases = made_cases(3, n_classes=1)
     labels, root = write_labels(tmp_path / "labels", cases), tmp_path / "probs"
@@ -343,6 +359,14 @@ def test_a_damaged_case(tmp_path, labels):
     with pytest.raises(UserError, match="case_002.npz is truncated or damaged"):
         open_source(root, labels=labels)
     assert set(open_source(root, labels=labels, keep_going=True).left_out) == {"case_002"}
+
+
+def test_damaged_cases_do_not_end_an_audit_that_keeps_going(tmp_path, labels):
+    root = write_arrays(tmp_path / "probs", CASES)
+    for i in range(3):
+        (root / f"case_00{i}.npz").write_bytes(b"cut")
+    source = open_source(root, labels=labels, keep_going=True)
+    assert [case.id for case in source.cases] == ["case_003"]
 
 
 def test_wrong_values_everywhere_are_no_cases_to_leave_out(tmp_path, labels):

@@ -21,8 +21,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from segcal import provenance
+from segcal.cli import app
 from segcal.config import run_settings
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
@@ -161,7 +163,10 @@ def test_a_run_keeps_the_best_and_the_last_weights(cases, tmp_path):
     dices = [float(row["val_dice"]) for row in rows]
     assert info["best"]["epoch"] == dices.index(max(dices)) < 4  # else this shows nothing
     for name, row in (("best", rows[info["best"]["epoch"]]), ("last", rows[4])):
-        assert info[name] == {"epoch": int(row["epoch"])} | {key: float(row[key]) for key in SCORES}
+        lacking = [kind for kind in row["never_predicted"].split("; ") if kind]
+        scores = {key: float(row[key]) for key in SCORES}
+        expected = {"epoch": int(row["epoch"])} | scores | {"never_predicted": lacking}
+        assert info[name] == expected
     state = torch.load(checkpoint_path(tmp_path / "run"), weights_only=True)["state_dict"]
     last = {}
     for name, value in state.items():
@@ -876,7 +881,50 @@ def test_the_bar_tells_the_time_of_the_whole_run(monkeypatch):
         monkeypatch.setattr(callbacks.RichProgressBar, name, lambda *_: {"val_dice": 0.5})
     bar = callbacks.Bar()
     trainer = SimpleNamespace(global_step=20, num_training_batches=10, max_epochs=6)
-    bar.on_train_start(trainer, None)
-    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5}
+    module = SimpleNamespace(never_predicted=[])
+    bar.on_train_start(trainer, module)
+    assert bar.get_metrics(trainer, module) == {"val_dice": 0.5}
     trainer.global_step = 30
-    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5, "left": "0:00:15"}
+    assert bar.get_metrics(trainer, module) == {"val_dice": 0.5, "left": "0:00:15"}
+
+
+def test_the_bar_names_what_validation_never_predicts(monkeypatch):
+    monkeypatch.setattr(callbacks.RichProgressBar, "get_metrics", lambda *_: {"val_dice": 0.5})
+    bar, trainer = callbacks.Bar(), SimpleNamespace(global_step=0)
+    module = SimpleNamespace(never_predicted=["RV", "LV"])
+    assert bar.get_metrics(trainer, module) == {"val_dice": 0.5, "never_predicted": "RV,LV"}
+
+
+STUCK = ("training.lr=1e-9",)
+"""Logits stay at the shares of the classes, so that everything is background."""
+
+
+def test_classes_that_validation_never_predicts_are_named(cases, tmp_path):
+    train(settings(cases, *STUCK), tmp_path / "stuck", progress=False)
+    info, names = read_run(tmp_path / "stuck"), list(cases.classes)
+    for weights in WEIGHTS:
+        assert info[weights]["never_predicted"] == names
+    assert {row["never_predicted"] for row in log(tmp_path / "stuck")} == {"; ".join(names)}
+    words = f"no voxel of the validation cases is predicted as {', '.join(names)}; train for more"
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "stuck")])
+    assert f"warning: stuck: {words}" in done.stderr
+    run = ["train", str(cases.root), "--out", str(tmp_path / "cli"), "--epochs", "1"]
+    for setting in (*SMALL, *STUCK, *(f"{key}={value}" for key, value in OLD.items())):
+        run += ["--set", setting]
+    done = CliRunner().invoke(app, run)
+    assert read_run(tmp_path / "cli")["best"]["never_predicted"]
+    remedy = "--set network.last_activation=none and --set training.class_prior=true"
+    assert f"train with {remedy}" in done.stderr
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_that_predicts_every_class_is_not_warned_of(cases, tmp_path, older):
+    """Nor an older one, which does not say whether it does."""
+    info = train(settings(cases, **{"training.epochs": 1}), tmp_path / "run", progress=False)
+    info["best"]["never_predicted"] = []
+    if older:
+        del info["best"]["never_predicted"]
+    write_json(tmp_path / "run" / "run.json", info)
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert done.exit_code == 0
+    assert "warning" not in done.stderr

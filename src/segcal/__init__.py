@@ -20,8 +20,10 @@ _FUNCTIONS = {
     "evaluate": "segcal.scoring",
     "calibrate": "segcal.fitting",
     "predict": "segcal.predicting",
+    "read_results": "segcal.compare",
+    "save_figures": "segcal.figures",
 }
-_PACKAGES = ("calibrators", "corruptions", "losses", "metrics", "networks")
+_PACKAGES = ("calibrators", "corruptions", "figures", "losses", "metrics", "networks")
 
 
 def __getattr__(name: str) -> Any:

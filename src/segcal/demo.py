@@ -16,7 +16,7 @@ from segcal.report import build_report, save_report, summaries
 from segcal.study.plan import read_plan
 from segcal.study.runner import run_study
 from segcal.study.watch import Watch
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 SPLIT = {"train": 12, "val": 4, "test": 16}
 """Few cases to train on, so that overfitting shows; more to test on, to tell methods apart."""
@@ -34,7 +34,7 @@ class Demo:
 
 
 def run_demo(
-    out: Path,
+    out: AnyPath,
     *,
     workers: int = 2,
     say: Callable[[str], None] = print,
@@ -42,6 +42,7 @@ def run_demo(
     plan: str = "demo",
 ) -> Demo:
     """Carry out what is left of the demonstration in a folder; `say` prints the steps."""
+    out = Path(out)
     if out.is_file():
         raise UserError(f"{out} is a file; choose another folder")
     out.mkdir(parents=True, exist_ok=True)

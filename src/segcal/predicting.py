@@ -19,13 +19,14 @@ from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.conformal import Guarantee, interval
 from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
+from segcal.data.containers import data_files
 from segcal.data.images import Grid, from_array, restored
 from segcal.folders import calibrator_path, read_json, sha256, write_image, write_json
 from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
 from segcal.scoring.volumes import load_guarantee
-from segcal.types import Progress, UserError
+from segcal.types import AnyPath, Progress, UserError, as_paths
 
 UNSURE = 0.7  # foreground voxels below this confidence are counted
 FORMAT = 2  # of a summary
@@ -59,8 +60,8 @@ class Maps:
 
 def predict(
     predictor: ImagePredictor,
-    images: Sequence[Path],
-    out: Path,
+    images: AnyPath | Sequence[AnyPath],
+    out: AnyPath,
     *,
     calibrator: str = "",
     probabilities: bool = False,
@@ -73,7 +74,8 @@ def predict(
     predicted from the same files is skipped unless `again`, even if its label map was corrected by
     hand. Files of another predictor are not replaced. Volumes have intervals if `calibrate` fitted
     them for these weights and this calibrator."""
-    groups = grouped(images, len(predictor.info["data"]["channels"]))
+    out = Path(out)
+    groups = grouped(as_paths(images), len(predictor.info["data"]["channels"]))
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
     guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)
@@ -124,9 +126,10 @@ def _source(
     if calibrator:  # another fit gives another prediction
         path = calibrator_path(predictor.root, calibrator, predictor.weights)
         fit = sha256(path.with_name(f"{path.name}.json"))
+    read = [part for path in paths for part in (path, *data_files(path))]
     return {
         "format": FORMAT,
-        "images": {path.name: sha256(path) for path in paths if path.is_file()},
+        "images": {path.name: sha256(path) for path in read if path.is_file()},
         "run": predictor.root.resolve().name,
         "run_id": predictor.info["id"],
         "weights": predictor.weights,

@@ -57,7 +57,9 @@ class Making:
         self._pass(AFTER, tuple(by_number), by_number)
         return Audited(
             self.source, numbers, facts, self._final(tables, names) if by_number else {},
-            tuple(names) if by_number else (), method, left_out, self._notes(tables),
+            tuple(names) if by_number else (),
+            {self.source.cases[i].id: of_case for i, of_case in by_number.items()},
+            method, left_out, self._notes(tables),
         )  # fmt: skip
 
     def _pass(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segcal.audit.apply import Parameters, calibrated
+from segcal.audit.temperatures import Parameters, calibrated
 from segcal.calibrators.curves import Curves
 from segcal.metrics import Bands, Reliability
-from segcal.predictors.maps import Checks, Map
+from segcal.predictors.maps import Checks, Map, checked
 from segcal.predictors.reading import CaseData, read_case
 from segcal.predictors.source import Source, SourceCase
 from segcal.scoring.cases import Row, Statistics, bin_rows, overlap_rows, overlap_rows_of_masks
@@ -89,7 +89,7 @@ def _of_confidence(
     if data.segmentation is None:
         raise UserError(f"{case.id} has a confidence map, but no label map beside it")
     checks = Checks(case.id, source.kind, step=data.maps.step)
-    (conf,) = (values.copy() for values in _checked(data.maps.classes, checks))
+    (conf,) = (values.copy() for values in checked(data.maps, checks))
     n_classes = len(source.classes) + 1
     total = statistics_of_confidence(conf, data.segmentation, label, data.spacing, n_classes)
     predicted = torch.from_numpy(data.segmentation.astype(np.int16))
@@ -134,7 +134,7 @@ def _reference(data: CaseData, case: SourceCase) -> Labels:
 def problems(source: Source, case: SourceCase, data: CaseData, label: Labels) -> Iterator[Kept]:
     """The kept voxels of a case; of regions, those of each region, a problem of two classes."""
     checks = Checks(case.id, source.kind, step=data.maps.step)
-    maps = _checked(data.maps.classes, checks)
+    maps = checked(data.maps, checks)
     if source.kind == "regions":
         for probs, members in zip(maps, source.regions.values(), strict=True):
             inside = np.isin(label, members).astype(np.int16)
@@ -146,14 +146,6 @@ def problems(source: Source, case: SourceCase, data: CaseData, label: Labels) ->
         yield gather(parts, label, data.spacing, source.n_maps, logs=True)
     else:
         yield gather(maps, label, data.spacing, source.n_maps, logs=False)
-
-
-def _checked(maps: Callable[[], Iterator[Map]], checks: Checks) -> Iterator[Map]:
-    """One pass over maps in which their values are checked."""
-    for k, values in enumerate(maps()):
-        checks.add(k, values)
-        yield values
-    checks.finish()
 
 
 def _log_sum(maps: Iterator[Map]) -> Map:

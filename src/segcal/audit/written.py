@@ -13,11 +13,11 @@ from typing import Any
 
 from segcal import calibrators
 from segcal.audit.records import FOLDER, read_scored, record_path
-from segcal.audit.scored import Facts, Scored
+from segcal.audit.scored import Facts, Fits, Scored
 from segcal.audit.work import AFTER, BEFORE
 from segcal.calibrators import Fitted
 from segcal.folders import calibrator_path, write_bins, write_run, write_scores
-from segcal.folders.audits import KIND
+from segcal.folders.audits import KIND, write_out_of_fold
 from segcal.predictors.source import Source
 from segcal.provenance import identity, versions
 from segcal.scoring import POOLED
@@ -36,6 +36,7 @@ class Audited:
     facts: Mapping[str, Facts]  # by case
     fits: Mapping[str, Mapping[str, Sequence[Fitted]]]  # by fold ("": all) and calibrator
     calibrators: tuple[str, ...]  # that cases were scored after
+    out_of_fold: Mapping[str, Fits]  # by case
     method: str | None
     left_out: Mapping[str, str]
     notes: Sequence[str]
@@ -76,6 +77,7 @@ def write_all(folder: Path, run: str, audited: Audited, key: Mapping[str, Any]) 
             for i, fit in enumerate(fits):
                 path = fit_path(folder, name, fold, i if source.kind == "regions" else None)
                 calibrators.save(fit, path, identity=identity_of)
+    write_out_of_fold(folder, audited.out_of_fold)
     write_run(folder, info)
     shutil.rmtree(folder / FOLDER)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from segcal.calibrators.curves import Curves, Solution, curves, solve
 from segcal.calibrators.fitting import Batches, Fitted, within
-from segcal.voxels import predicted
+from segcal.voxels import grown, predicted
 
 RADII = (1, 2, 3, 5)
 JOIN = 3  # steps from the weight 1 to 0
@@ -93,6 +93,19 @@ def sharpness(near: float, far: float, radius: int) -> Tensor:
     """1/T for each of `RINGS`, and beyond."""
     w = torch.from_numpy(_shares(radius)).float()
     return w / near + (1 - w) / far
+
+
+def rings(foreground: Tensor) -> Tensor:
+    """Which of `RINGS` is the first that reaches a voxel (D, H, W), by its number, or one more.
+
+    >>> rings(torch.tensor([[[True, False, False, False]]]))
+    tensor([[[0, 0, 1, 2]]], dtype=torch.uint8)
+    """
+    ring, region = torch.zeros(foreground.shape, dtype=torch.uint8), foreground[None]
+    for _ in RINGS:
+        region = grown(region, 1)
+        ring += ~region[0]
+    return ring
 
 
 def scale_regions(

@@ -79,6 +79,7 @@ def train(
     from segcal.config import run_settings
     from segcal.folders import WEIGHTS
     from segcal.training import train as run
+    from segcal.unlearned import warning
 
     flags: dict[str, Any] = {"data": str(data) if data else None, "fold": fold, "seed": seed}
     flags |= {"loss.name": loss, "network.name": network, "training.epochs": epochs}
@@ -96,6 +97,9 @@ def train(
         scores = [f"{info[name][key]:.4f}" if key in info[name] else "" for key in shown]
         table.add_row(str(folder), name, str(info[name]["epoch"]), *scores, str(info["seconds"]))
     show(info | {"folder": str(folder)}, table, as_json)
+    for name in WEIGHTS:
+        if sentence := warning(info, name):
+            note(f"{name} weights: {sentence}", "warning")
 
 
 def _default_folder(settings: RunSettings) -> Path:
@@ -123,6 +127,7 @@ def evaluate(
     from segcal.corruptions import CORRUPTIONS
     from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
+    from segcal.unlearned import warning
 
     predictor = open_predictor(run, weights=weights, data=data)
     kinds = list(corrupt or [])
@@ -140,6 +145,8 @@ def evaluate(
     after = f", after {calibrator}" if calibrator else ""
     source = f"{run.name}, {predictor.weights} weights, {split} split{after}"
     _show_scores(source, tables, held, as_json)
+    if sentence := warning(predictor.info, predictor.weights):
+        note(f"{run.name}: {sentence}", "warning")
 
 
 @app.command(epilog="Example: segcal calibrate runs/mbls --with ts --with lts")

@@ -29,6 +29,11 @@ def class_colours(n_classes: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(n_classes)]
 
 
+ROBUST = (0.5, 99.5)
+"""The percentiles that a user's own images are clipped to: a few bright voxels do not squeeze the
+rest. The paper's data sets are scaled by minimum and maximum, as in the paper."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What preparation does to every case, in the order of its file's array (z, y, x)."""
@@ -36,7 +41,9 @@ class Recipe:
     spacing: tuple[float, float, float] | None = None  # resample to this voxel size, in mm
     size: tuple[int, int] | None = None  # resize every slice to this height and width
     crop: tuple[int, int, int] | None = None  # crop or pad to this shape about the centre
-    window: tuple[float, float] | None = None  # clip intensities (CT, in HU); None: own range
+    window: tuple[float, float] | None = None  # clip intensities (CT, in HU)
+    # Without a window: clip to these percentiles of the image's own channel.
+    percentiles: tuple[float, float] = (0.0, 100.0)
     axis: int = 0  # the axis that slices are taken along
     keep_empty: bool = True  # whether slices without foreground are trained on
 
@@ -194,6 +201,12 @@ def source_of(name: str, root: Path) -> Source:
 def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     """A row's recipe with a user's changes (those that are not None), checked."""
     changes = {key: value for key, value in overrides.items() if value is not None}
+    if "window" in changes and "percentiles" in changes:
+        raise UserError("window and percentiles both scale intensities; give one of them")
+    if "window" in changes:
+        changes["percentiles"] = Recipe.percentiles  # not used, and not recorded
+    if "percentiles" in changes:
+        changes.setdefault("window", None)
     recipe = replace(recipe, **changes)
     for key, length in (("spacing", 3), ("size", 2), ("crop", 3)):
         values = getattr(recipe, key)
@@ -201,6 +214,10 @@ def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
             raise UserError(f"{key} must be {length} positive numbers; got {values}")
     if recipe.window is not None and not recipe.window[0] < recipe.window[1]:
         raise UserError(f"window must be two rising numbers; got {recipe.window}")
+    low, high = recipe.percentiles
+    if not 0 <= low < high <= 100:
+        allowed = "two rising numbers from 0 to 100"
+        raise UserError(f"percentiles must be {allowed}; got {recipe.percentiles}")
     check_range("axis", recipe.axis, 0, 2)
     return recipe
 
@@ -234,6 +251,7 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
         regions=regions,
         patients_named=False,
         channels=tuple(str(channels[key]) for key in sorted(channels, key=int)),
+        recipe=Recipe(percentiles=ROBUST),
     )
 
 

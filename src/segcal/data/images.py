@@ -6,10 +6,7 @@ cropping, padding, resampling and the way back are one operation: a move to anot
 
 from __future__ import annotations
 
-import gzip
-import math
-import re
-import zlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,8 @@ import numpy as np
 import SimpleITK as sitk
 from numpy.typing import NDArray
 
+from segcal.data.containers import check_file, check_header
+from segcal.data.series import read_series
 from segcal.types import UserError
 
 sitk.ProcessObject.SetGlobalWarningDisplay(False)  # what matters is raised and reworded here
@@ -79,55 +78,22 @@ class Grid:
 
 
 def read(path: Path) -> sitk.Image:
-    """Read any image that SimpleITK knows, and check that it is whole."""
+    """Read an image of any of `FORMATS`, or a folder of DICOM files; files are checked first."""
     if path.is_dir():
-        remedy = "turn a DICOM series into a NIfTI file first"
-        raise UserError(f"{path} is a folder where an image file is expected; {remedy}")
-    if not path.is_file():
-        raise UserError(f"{path} is missing")
+        return read_series(path)
+    contents, reader = check_file(path)
     try:
-        image = sitk.ReadImage(str(path))
-        if image.GetPixelIDTypeAsString().startswith("complex"):
-            raise UserError(f"{path} holds complex numbers; store their magnitude")
-        is_nifti = path.name.lower().endswith((".nii", ".nii.gz"))
-        if is_nifti and image.HasMetaDataKey("bitpix"):
-            finite = _nifti_is_finite(path, image)
-        else:
-            finite = bool(np.isfinite(sitk.GetArrayViewFromImage(image)).all())
-    except (RuntimeError, OSError, EOFError, zlib.error):
+        image = sitk.ReadImage(str(path), sitk.sitkUnknown, reader)
+    except RuntimeError:
         raise UserError(f"{path} cannot be read: it is no image, or it is truncated") from None
-    if not finite:
+    if image.GetPixelIDTypeAsString().startswith("complex"):
+        raise UserError(f"{path} holds complex numbers; store their magnitude")
+    values = contents.values  # those of the file: ITK may have replaced NaN by 0
+    if values is None:
+        values = sitk.GetArrayViewFromImage(image)
+    if not np.isfinite(values).all():
         raise UserError(f"{path} holds NaN or infinite values; replace them")
     return image
-
-
-def _nifti_is_finite(path: Path, image: sitk.Image) -> bool:
-    """Whether a NIfTI file has finite values only; raises EOFError if voxels are missing.
-
-    ITK reads missing voxels and NaN as 0 and does not report it, so the file itself is checked.
-    """
-    content = path.read_bytes()
-    if path.name.lower().endswith(".gz"):
-        content = gzip.decompress(content)
-    first = int(float(image.GetMetaData("vox_offset")))
-    end = first + math.prod(image.GetSize()) * int(image.GetMetaData("bitpix")) // 8
-    if len(content) < end:
-        raise EOFError
-    kind = {"16": "f4", "64": "f8"}.get(image.GetMetaData("datatype"))
-    if kind is None:
-        return True  # whole numbers
-    little = int.from_bytes(content[:4], "little") in (348, 540)  # the length of the header
-    values = np.frombuffer(memoryview(content)[first:end], ("<" if little else ">") + kind)
-    return bool(np.isfinite(values).all())
-
-
-def companions(path: Path) -> list[Path]:
-    """The files that a header file (`.mhd`, `.nhdr`) points to, if they are beside it."""
-    if path.suffix.lower() not in (".mhd", ".nhdr") or not path.is_file():
-        return []
-    entry = re.compile(r"^(?:ElementDataFile|data ?file)\s*[=:]\s*(\S.*?)\s*$", re.M | re.I)
-    names = entry.findall(path.read_text(errors="replace"))
-    return [p for name in names if "/" not in name and (p := path.with_name(name)).is_file()]
 
 
 def read_channels(path: Path, n_channels: int = 1) -> list[sitk.Image]:
@@ -162,11 +128,16 @@ def read_single(path: Path) -> sitk.Image:
 
 def orientation(path: Path) -> str | None:
     """The anatomical orientation code in the header of a 3D image; `None` if it has none."""
+    if path.is_dir():
+        with suppress(UserError):
+            return Grid.of(read_series(path)).orientation
+        return None
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:
+        reader.SetImageIO(check_header(path))
         reader.ReadImageInformation()
-    except RuntimeError:
+    except (UserError, RuntimeError):  # said when the image is read
         return None
     n = reader.GetDimension()
     if n not in (3, 4):

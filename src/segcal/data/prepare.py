@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,16 +23,22 @@ import SimpleITK as sitk
 
 from segcal import __version__
 from segcal.data import splits
+from segcal.data.bare import Bare, bare_source, check_beside
 from segcal.data.case import prepare_case, source_marks
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
+from segcal.data.pairs import check_files
 from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
 from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
-from segcal.types import Progress, UserError, check_range
+from segcal.processes import end_with_parent
+from segcal.types import AnyPath, Progress, UserError, check_range
+
+BEGUN = ".begun"
+"""Ends the names of files that say at which cases workers are."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Prepared:
 
     cases: CaseSet
     fresh: bool  # False: it was there already
+    notes: tuple[str, ...] = ()  # what a person should know of the raw data
 
 
 @dataclass(frozen=True)
@@ -55,20 +62,25 @@ class _RawSet:
     cases: list[RawCase]
     settings: dict[str, Any]  # as in cases.json
     orientation: str | None  # that most cases have; the others are turned to it
+    notes: tuple[str, ...] = ()
 
 
 def prepare(
     name: str,
-    root: Path | None = None,
-    to: Path = Path("cases"),
+    root: AnyPath | None = None,
+    to: AnyPath = "cases",
     *,
-    split_file: Path | None = None,
-    patients_file: Path | None = None,
+    split_file: AnyPath | None = None,
+    patients_file: AnyPath | None = None,
     seed: int = 0,
     workers: int = 1,
     skip_broken: bool = False,
     again: bool = False,
     progress: Progress | None = None,
+    folds: int | None = None,
+    images: str | Sequence[str] = (),
+    labels: str = "",
+    classes: Sequence[str] | None = None,
     n_cases: int = 40,
     shape: Size = (16, 64, 64),
     **recipe: Any,
@@ -77,21 +89,34 @@ def prepare(
 
     `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded.
     Keyword arguments named as fields of `Recipe` override the row. Files give the split, and which
-    cases are of one patient. `n_cases` and `shape` are for the built-in `phantom`, which needs no
-    `root`."""
+    cases are of one patient; `folds` divides patients for cross-validation. Files in no known
+    layout are named by patterns with a star for the case: `images` (one per channel), `labels`, and
+    names of the `classes`. `n_cases` and `shape` are for the built-in `phantom`."""
     if not name or Path(name).name != name or name.startswith("."):
         raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
     check_range("workers", workers, 1)
+    root, to = None if root is None else Path(root), Path(to)
+    split_file, patients_file = (
+        None if path is None else Path(path) for path in (split_file, patients_file)
+    )
     settings: dict[str, Any] = {"seed": seed, "skip_broken": skip_broken}
     with tempfile.TemporaryDirectory() as scratch:
         if root is None and name == "phantom":
             root = Path(scratch)
             settings["phantom"] = {"n_cases": n_cases, "shape": list(shape)}
             write_layout("msd", root, n_cases=n_cases, seed=seed, size=shape)
-        root = _checked_root(root, name, to / name)
-        raw = _raw_set(name, root, to / name, split_file, patients_file, settings, recipe)
+        bare = None
+        if images or labels or classes:
+            patterns = [images] if isinstance(images, str) else images
+            bare = bare_source(name, patterns, labels, classes)
+            check_beside(bare, to / name)
+        if folds is not None:
+            settings["folds"] = folds
+        root = _checked_root(bare.root if bare else root, name, to / name, bool(bare))
+        files = split_file, patients_file
+        raw = _raw_set(name, root, to / name, files, settings, recipe, bare)
         if is_case_set(raw.target) and not again:
-            return _existing(raw)
+            return _existing(raw, asked=recipe)
 
         # An interrupted run is continued only if it had the same key.
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
@@ -101,17 +126,17 @@ def prepare(
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
                     path.unlink()
-    return Prepared(open_cases(raw.target), fresh=True)
+    return Prepared(open_cases(raw.target), fresh=True, notes=raw.notes)
 
 
-def _checked_root(root: Path | None, name: str, target: Path) -> Path:
+def _checked_root(root: Path | None, name: str, target: Path, within: bool) -> Path:
     """The folder of the raw data, if there is one and preparation replaces no user's folder."""
     if root is None:
         raise UserError(f"say where the raw data of {name} is, with --from")
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; --from takes the data set's unpacked folder")
     here, there = root.resolve(), target.resolve()
-    if here.is_relative_to(there) or there.is_relative_to(here):
+    if here.is_relative_to(there) or (there.is_relative_to(here) and not within):
         raise UserError(f"{target} and the raw data in {root} overlap; choose another --to")
     if target.exists() and not is_case_set(target):
         problem = f"{target} exists and is not a prepared data set"
@@ -123,13 +148,16 @@ def _raw_set(
     name: str,
     root: Path,
     target: Path,
-    split_file: Path | None,
-    patients_file: Path | None,
+    files: Sequence[Path | None],
     settings: dict[str, Any],
     overrides: dict[str, Any],
+    bare: Bare | None,
 ) -> _RawSet:
     """List the raw cases, and check everything that can be checked before images are read."""
-    source = source_of(name, root)
+    split_file, patients_file = files
+    if split_file is not None and "folds" in settings:
+        raise UserError("a split file says all folds; leave --folds out, or --split")
+    source = bare.source if bare else source_of(name, root)
     recipe = changed_recipe(source.recipe, overrides)
     cases = list(source.reader(root))
     if not cases:
@@ -138,6 +166,7 @@ def _raw_set(
     id, n_times = Counter(case.id for case in cases).most_common(1)[0]
     if n_times > 1:
         raise UserError(f"{root} has two cases named {id!r}; every case needs a name of its own")
+    notes = check_files(root, cases, skip_broken=settings["skip_broken"])
     if patients_file is not None:
         patients = splits.patients_from_file(patients_file, {case.id for case in cases})
         settings = settings | {"patients": patients}
@@ -157,13 +186,21 @@ def _raw_set(
     codes = Counter(orientation(case.images[0]) for case in cases)
     del codes[None]
     common = codes.most_common(1)[0][0] if codes else None
-    return _RawSet(name, root, target, source, recipe, cases, settings, common)
+    told = (*(bare.notes if bare else ()), *notes)
+    return _RawSet(name, root, target, source, recipe, cases, settings, common, told)
 
 
-def _existing(raw: _RawSet) -> Prepared:
-    """The data set as it is on disk, if settings, sources and arrays are still the same."""
+def _existing(raw: _RawSet, asked: dict[str, Any]) -> Prepared:
+    """The data set as it is on disk, if settings, sources and arrays are still the same.
+
+    A set of an older version, which scaled by the range alone, stays as it is unless percentiles
+    are `asked` for."""
     cases = open_cases(raw.target)
     old, new = cases.info["settings"], raw.settings
+    if "percentiles" not in old["recipe"]:
+        by_range = list(Recipe.percentiles)
+        kept = by_range if asked.get("percentiles") else new["recipe"]["percentiles"]
+        old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
     differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differ:
         problem = f"{raw.target} was prepared with another {', '.join(differ)}"
@@ -174,7 +211,7 @@ def _existing(raw: _RawSet) -> Prepared:
         listed = f"{', '.join(changes[:5])}{rest}"
         raise UserError(f"{problem} ({listed}); --again prepares it again")
     cases.check_content()
-    return Prepared(cases, fresh=False)
+    return Prepared(cases, fresh=False, notes=raw.notes)
 
 
 def _changes(raw: _RawSet, cases: CaseSet) -> list[str]:
@@ -194,6 +231,8 @@ def _all_cases(
     """The records of all cases, and why the broken ones are left out."""
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
+    for path in folder.glob(f"*{BEGUN}"):  # left by killed workers
+        path.unlink()
     with closing(_each_case(raw, folder, workers)) as outcomes:  # ends processes after a failure
         for done, (case, outcome) in enumerate(zip(raw.cases, outcomes, strict=True), start=1):
             if not isinstance(outcome, UserError):
@@ -219,14 +258,21 @@ def _each_case(
     if workers == 1:
         yield from map(work, raw.cases)
         return
-    one_thread = sitk.ProcessObject.SetGlobalDefaultNumberOfThreads, (1,)
     n_processes = min(workers, len(raw.cases))
-    with ProcessPoolExecutor(n_processes, get_context("spawn"), *one_thread) as pool:
+    with ProcessPoolExecutor(n_processes, get_context("spawn"), _begin_worker) as pool:
         try:
             yield from pool.map(work, raw.cases)
         except BrokenExecutor:
-            reason = "a worker was killed, probably for lack of memory"
-            raise StoppedError(f"{reason}; run again with fewer --workers to continue") from None
+            begun = sorted(path.name.removesuffix(BEGUN) for path in folder.glob(f"*{BEGUN}"))
+            at_work = f" at {' or '.join(begun)}" if begun else ""
+            reason = f"a worker was killed{at_work}, for lack of memory or by a damaged file"
+            remedy = "run again with fewer --workers to continue, or mend the file"
+            raise StoppedError(f"{reason}; {remedy}") from None
+
+
+def _begin_worker() -> None:
+    end_with_parent()
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
 def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
@@ -236,10 +282,14 @@ def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | Use
         marks = record["sources"].items()
         if not any(changed(raw.root / source, mark) for source, mark in marks):
             return record
+    begun = folder / f"{case.id}{BEGUN}"
+    begun.touch()
     try:
         record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)
     except UserError as error:
         return error
+    finally:
+        begun.unlink()
     write_json(path, record)
     return record
 
@@ -252,6 +302,9 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
         folds = []
         for fold in raw.settings["splits"]:
             folds.append({name: [id for id in fold[name] if id in records] for name in fold})
+    elif "folds" in raw.settings:
+        sizes, seed = source.split, raw.settings["seed"]
+        folds = splits.by_fold(patient_of, raw.settings["folds"], sizes, seed)
     elif source.leave_one_out:
         folds = splits.leave_one_out(patient_of)
     else:

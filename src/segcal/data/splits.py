@@ -25,11 +25,7 @@ def by_patient(patient_of: Mapping[str, str], sizes: tuple[int, int, int], seed:
     >>> {name: len(ids) for name, ids in split.items()}
     {'train': 14, 'val': 2, 'test': 4}
     """
-
-    def digest(patient: str) -> str:
-        return hashlib.sha256(f"{seed}:{patient}".encode()).hexdigest()
-
-    patients = sorted(_patients(patient_of), key=digest)
+    patients = _shuffled(patient_of, seed)
     n, total = len(patients), sum(sizes)
     _, n_val, n_test = sizes
     if n != total:
@@ -50,6 +46,44 @@ def leave_one_out(patient_of: Mapping[str, str]) -> list[Split]:
         role |= {patient: "test", patients[(i + 1) % len(patients)]: "val"}
         folds.append(_by_role(patient_of, role))
     return folds
+
+
+def by_fold(
+    patient_of: Mapping[str, str], n_folds: int, sizes: tuple[int, int, int], seed: int
+) -> list[Split]:
+    """Splits for cross-validation: every patient is tested once, in one of `n_folds` splits.
+
+    The rest is divided into train and val as `sizes` are. The order is that of `by_patient`.
+
+    >>> folds = by_fold({f"c{i}": f"c{i}" for i in range(20)}, 5, (7, 1, 2), seed=0)
+    >>> [{name: len(ids) for name, ids in fold.items()} for fold in folds][0]
+    {'train': 14, 'val': 2, 'test': 4}
+    >>> len({id for fold in folds for id in fold["test"]})
+    20
+    """
+    patients = _shuffled(patient_of, seed)
+    n, (n_train, n_val, _) = len(patients), sizes
+    least = 2 if n > 3 else 3  # beside those of the test, one patient trains and one validates
+    if not least <= n_folds <= n:
+        raise UserError(f"folds must be {least} to {n}, the number of patients; got {n_folds}")
+    folds = []
+    for k in range(n_folds):
+        first, end = k * n // n_folds, (k + 1) * n // n_folds
+        rest = patients[end:] + patients[:first]
+        role = dict.fromkeys(rest, "train") | dict.fromkeys(patients[first:end], "test")
+        share = max(1, round(len(rest) * n_val / (n_train + n_val)))
+        role |= dict.fromkeys(rest[: min(share, len(rest) - 1)], "val")
+        folds.append(_by_role(patient_of, role))
+    return folds
+
+
+def _shuffled(patient_of: Mapping[str, str], seed: int) -> list[str]:
+    """The patients by a hash of seed and name, which depends on no library's random numbers."""
+
+    def digest(patient: str) -> str:
+        return hashlib.sha256(f"{seed}:{patient}".encode()).hexdigest()
+
+    return sorted(_patients(patient_of), key=digest)
 
 
 def _patients(patient_of: Mapping[str, str]) -> set[str]:

@@ -36,7 +36,7 @@ from segcal.figures.collected import (
 from segcal.figures.looks import WORDS, looks_of
 from segcal.folders import read_log, save_figure
 from segcal.predictors import open_predictor
-from segcal.types import UserError, check_choice
+from segcal.types import AnyPath, UserError, check_choice
 from segcal.voxels import near
 
 
@@ -159,7 +159,8 @@ def reliability_per_class(results: Results, dataset: str) -> Figure | None:
     method, then the voxels per bin and the ECEs. Pooled over {voxels} of all cases."""
     parts = {}
     for key, bins in bins_of(results, dataset, "per_class").items():
-        parts[key] = {name: sums[1:] for name, sums in bins.items()}
+        if not np.isnan(bins["count"]).any():  # confidence maps know the predicted class alone
+            parts[key] = {name: sums[1:] for name, sums in bins.items()}
     if not parts:
         return None
     looks, classes = looks_of(results.main(dataset)), results.data(dataset)["classes"]
@@ -222,9 +223,10 @@ def learning_curves(results: Results, dataset: str) -> Figure | None:
     if not logs:
         return None
     metric = validated(results, [table[0] for tables in logs.values() for table in tables])
-    columns, curves = ["epoch", "val_dice", f"val_{metric}"], {}
+    columns: dict[str, type] = {"epoch": int, "val_dice": float, f"val_{metric}": float}
+    curves = {}
     for key, tables in logs.items():
-        curves[key] = [pd.DataFrame(table)[columns].apply(pd.to_numeric) for table in tables]
+        curves[key] = [pd.DataFrame(table)[[*columns]].astype(columns) for table in tables]
     label = validation_label(results, metric)
     return series.learning_curves(curves, looks_of(results.main(dataset)), label)
 
@@ -312,7 +314,7 @@ FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
 
 
 def save_figures(
-    results: Results, out: Path, *, format: str = "svg", keys: Sequence[str] = ()
+    results: Results, out: AnyPath, *, format: str = "svg", keys: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Draw figures of some runs, or all figures, into a folder, as `<data set>-<key>.<format>`.
 
@@ -323,7 +325,7 @@ def save_figures(
     rows: list[dict[str, Any]] = []
     for dataset in results.datasets:
         for key in keys or FIGURES:
-            row, path = FIGURES[key], out / f"{dataset}-{key}.{format}"
+            row, path = FIGURES[key], Path(out) / f"{dataset}-{key}.{format}"
             figure = row.draw(results, dataset)
             if figure is not None:
                 save_figure(path, figure)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,8 +50,12 @@ def read_json(path: Path) -> Any:
 
 def read_users_json(path: Path) -> Any:
     """The content of a JSON file that a user wrote."""
+    if path.exists() and not path.is_file():  # to open a pipe can take for ever
+        raise UserError(f"cannot read {path}: it is not a regular file")
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError:
+        raise UserError(f"cannot read {path}: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
@@ -142,10 +146,11 @@ def changed(path: Path, known: dict[str, Any] | None) -> bool:
     return not same_stat and sha256(path) != known["sha256"]
 
 
-def save_figure(path: Path, figure: Figure) -> None:
+def save_figure(path: AnyPath, figure: Figure) -> None:
     """Write a figure as svg, pdf or png, by the file's ending; equal figures give equal bytes."""
     import matplotlib  # slow to load, and most users of this module do without
 
+    path = Path(path)
     dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     settings: Any = {"svg.hashsalt": "segcal", "svg.fonttype": "path", "pdf.fonttype": 42}
     settings |= {"savefig.bbox": None, "savefig.facecolor": "auto"}

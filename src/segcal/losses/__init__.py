@@ -140,5 +140,6 @@ class Criterion(nn.Module):
 
 
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
+    labels = labels_of_target(logits, target)
     check_one_label(logits, target)
-    return labels_of_target(logits, target)
+    return labels

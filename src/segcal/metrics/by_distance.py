@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segcal.metrics.arrays import Array, tensor_of
 from segcal.metrics.masks import chosen, places
 from segcal.metrics.statistics import detached, largest
 from segcal.types import IGNORE
@@ -55,10 +56,10 @@ class Bands:
 
 
 def bands(
-    logits: Tensor,
-    labels: Tensor,
+    logits: Array,
+    labels: Array,
     spacing: Sequence[float],
-    foreground: Tensor | None = None,
+    foreground: Array | None = None,
     *,
     ignore_index: int = IGNORE,
 ) -> Bands:
@@ -71,8 +72,8 @@ def bands(
     >>> bands(logits, torch.tensor([0, 0, 1]), (1.0,)).count[4:7]
     tensor([1., 1., 1.], dtype=torch.float64)
     """
-    logits, labels = detached(logits), detached(labels).long()
-    inside = predicted(logits[None])[0] if foreground is None else foreground
+    logits, labels = detached(tensor_of(logits)), detached(tensor_of(labels)).long()
+    inside = predicted(logits[None])[0] if foreground is None else tensor_of(foreground)
     box = _box(inside, [math.ceil(WIDTH * N_BANDS / size) for size in spacing])
     labels, logits = labels[box], logits[(slice(None), *box)]
     band = band_map(inside[box], spacing)

@@ -14,7 +14,7 @@ from segcal.folders import read_run
 from segcal.predictors.ensemble import KIND, Ensemble, make_ensemble, open_ensemble
 from segcal.predictors.protocol import ImagePredictor, Prediction, Predictor
 from segcal.predictors.run import Run, open_run
-from segcal.types import check_choice
+from segcal.types import AnyPath, check_choice
 
 __all__ = ["PREDICTORS", "Ensemble", "ImagePredictor", "Prediction", "Predictor", "Run"]
 __all__ += ["make_ensemble", "open_ensemble", "open_predictor", "open_run"]
@@ -24,17 +24,17 @@ PREDICTORS: dict[str, Callable[..., ImagePredictor]] = {"run": open_run, KIND: o
 
 
 def open_predictor(
-    root: Path,
+    root: AnyPath,
     *,
     weights: str | None = None,
     device: str | None = None,
-    data: Path | None = None,
+    data: AnyPath | None = None,
 ) -> ImagePredictor:
     """Open what `root` holds: a trained run or an ensemble.
 
     A run's weights are its `best` unless `weights` says otherwise; those of an ensemble are fixed.
     """
-    kind = read_run(root).get("kind", "run")
+    kind = read_run(Path(root)).get("kind", "run")
     check_choice("kind of predictor", kind, tuple(PREDICTORS))
     options = {} if weights is None else {"weights": weights}
     return PREDICTORS[kind](root, device=device, data=data, **options)

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,10 +56,27 @@ def open_npy(path: Path) -> Maps:
     return Maps(four(shape), classes, step=step_of(dtype))
 
 
-def npz_key(path: Path) -> str:
-    """What the maps are called in an `.npz` file."""
-    with whole(path), zipfile.ZipFile(path) as archive:
-        return _key(path, archive)
+@dataclass(frozen=True)
+class Layout:
+    """How the array of a file is stored."""
+
+    key: str  # in an `.npz`; else ""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def layout_of(path: Path) -> Layout:
+    """How the maps in an `.npz` or `.npy` file are stored."""
+    with whole(path):
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                shape, _, dtype = _header(path, file)
+            return Layout("", shape, dtype)
+        with zipfile.ZipFile(path) as archive:
+            key = _key(path, archive)
+            with archive.open(f"{key}.npy") as member:
+                shape, _, dtype = _header(path, member)
+    return Layout(key, shape, dtype)
 
 
 def _key(path: Path, archive: zipfile.ZipFile) -> str:

@@ -89,22 +89,25 @@ def _with_kind(source: Source, kind: str | None) -> Source:
 def _checked(source: Source, left_out: LeftOut) -> Source:
     """The source, once a case has shown the values that its kind must have.
 
-    With `keep_going`, up to three cases that fail are left out before."""
-    n_tried = 0
+    With `keep_going`, cases that cannot be read are left out before, and up to two whose values
+    are wrong: then it is the kind that is wrong."""
+    n_wrong = 0
     for case in sorted(source.cases, key=_n_bytes):
-        n_tried += 1
+        readable = False
         try:
             maps = case_maps(source, case)
             check_shape(source, case, maps)  # swapped axes explain wrong sums
+            readable = True
             check_values(case, source.kind, maps)
         except UserError as error:
-            if not left_out.keep_going or n_tried == 3:
+            n_wrong += readable
+            if not left_out.keep_going or n_wrong == 3:
                 raise
             left_out.add([case.id], str(error))
             continue
-        notes = [*source.notes, *_notes_on(case, maps)]
         kept = tuple(one for one in source.cases if one.id not in left_out.why)
-        return replace(source, cases=kept, notes=tuple(notes), left_out=left_out.why)
+        notes = (*source.notes, *_notes_on(maps))
+        return replace(source, cases=kept, notes=notes, left_out=left_out.why)
     raise UserError(f"{source.root} holds no case that can be read")
 
 
@@ -120,7 +123,7 @@ def _n_bytes(case: SourceCase) -> int:
     return sum(path.stat().st_size for path in case.files if path.is_file())
 
 
-def _notes_on(case: SourceCase, maps: Maps) -> list[str]:
+def _notes_on(maps: Maps) -> list[str]:
     if maps.step in (1 / 255, 1 / 65535):
         largest = round(1 / maps.step)
         return [f"maps hold whole numbers, which are divided by {largest}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,8 +144,9 @@ def _class_maps(
     map of its only class."""
     parts: dict[str, dict[str, Path]] = defaultdict(dict)
     alone = {}
+    label_maps = _continued(images)
     for name, path in images.items():
-        id = _case_of(name, references)
+        id = _case_of(name, references or label_maps, complete=bool(references))
         if id == name:
             alone[id] = path
         else:
@@ -157,6 +158,10 @@ def _class_maps(
         single = {id: (path,) for id, path in alone.items()}
         return Files("class maps", kind, single, {}, ("foreground",))
     words = sorted({word for of in parts.values() for word in of})
+    for name in set(alone) - set(references):  # of cases that have no reference
+        word = next((word for word in words if name.endswith(f"_{word}")), None)
+        if word is not None:
+            parts[name.removesuffix(f"_{word}")][word] = alone.pop(name)
     classes, order = _ordered(root, words, kind, facts)
     maps: dict[str, tuple[Path, ...]] = {}
     for id, of in parts.items():
@@ -166,14 +171,23 @@ def _class_maps(
     return Files("class maps", kind, maps, alone, classes)
 
 
-def _case_of(name: str, references: Mapping[str, Path]) -> str:
-    """The case that a file is of: the longest reference whose name it begins with, else what is
-    before its last `_`."""
+def _continued(names: Collection[str]) -> set[str]:
+    """Names that others continue after a `_`: those of label maps beside the maps of a case."""
+    longer: set[str] = set()
+    for name in names:
+        parts = name.split("_")
+        longer |= {"_".join(parts[:n]) for n in range(1, len(parts))}
+    return longer & set(names)
+
+
+def _case_of(name: str, known: Collection[str], *, complete: bool) -> str:
+    """The case that a file is of: the longest known one whose name it begins with, else what is
+    before its last `_`, unless all are known."""
     parts = name.split("_")
     for n in range(len(parts), 0, -1):
-        if "_".join(parts[:n]) in references:
+        if "_".join(parts[:n]) in known:
             return "_".join(parts[:n])
-    return name if references or len(parts) == 1 else "_".join(parts[:-1])
+    return name if complete or len(parts) == 1 else "_".join(parts[:-1])
 
 
 def _ordered(

@@ -22,7 +22,8 @@ TOLERANCE = 0.02
 class Maps:
     """The maps of one case, read class by class so that one is in memory at a time.
 
-    Each array (D, H, W) of a pass may be overwritten by the next one: copy what is to be kept."""
+    Each array (D, H, W) of a pass may be overwritten by the next one: copy what is to be kept. Who
+    takes it may write to it."""
 
     shape: tuple[int, int, int, int]  # (K, D, H, W) as stored
     classes: Callable[[], Iterator[Map]]  # a new pass over the K maps
@@ -161,6 +162,14 @@ class Checks:
 
     def _refuse(self, problem: str, remedy: str) -> None:
         raise UserError(f"{self.name}: {problem}; {remedy}")
+
+
+def checked(maps: Maps, checks: Checks) -> Iterator[Map]:
+    """One pass over maps in which their values are checked; what is wrong is raised."""
+    for k, values in enumerate(maps.classes()):
+        checks.add(k, values)
+        yield values
+    checks.finish()
 
 
 _TWICE = (0.4995, 0.7316)  # sigmoid(0) and sigmoid(1), with the rounding of float16

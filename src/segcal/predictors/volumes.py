@@ -36,7 +36,7 @@ def open_volume(path: Path) -> Maps:
     n_maps = size[3] if len(size) == 4 else n_components
     grid = _grid(reader)
     shape = (int(n_maps), *(int(n) for n in grid.size[::-1]))
-    nifti = _nifti(path)
+    nifti = nifti_of(path)
     if nifti is not None and math.prod(nifti.sizes) == math.prod(shape):
         return _streamed_nifti(path, nifti, shape, grid)
     return _read_at_once(path, shape, grid)
@@ -56,7 +56,7 @@ def _grid(reader: sitk.ImageFileReader) -> Grid:
 
 
 @dataclass(frozen=True)
-class _Nifti:
+class Nifti:
     """What the header of a NIfTI-1 file says of its values."""
 
     sizes: tuple[int, ...]
@@ -66,16 +66,17 @@ class _Nifti:
     offset: float
 
 
-def _opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> IO[bytes]:
+    """A file to read, decompressed if its name ends with `.gz`."""
     compressed = path.name.lower().endswith(".gz")
     return cast("IO[bytes]", gzip.open(path)) if compressed else path.open("rb")
 
 
-def _nifti(path: Path) -> _Nifti | None:
+def nifti_of(path: Path) -> Nifti | None:
     """The header of a single-file NIfTI-1 image; `None` for anything else."""
     if not path.name.lower().endswith((".nii", ".nii.gz")):
         return None
-    with whole(path), _opened(path) as file:
+    with whole(path), opened(path) as file:
         header = file.read(348)
     if len(header) < 348 or header[344:348] != b"n+1\0":
         return None
@@ -87,17 +88,17 @@ def _nifti(path: Path) -> _Nifti | None:
         return None
     dtype = np.dtype(order + _NIFTI_TYPES[code])
     slope = slope if math.isfinite(slope) and slope else 1.0
-    return _Nifti(tuple(sizes[:n]), dtype, int(start), slope, offset)
+    return Nifti(tuple(sizes[:n]), dtype, int(start), slope, offset)
 
 
-def _streamed_nifti(path: Path, nifti: _Nifti, shape: Any, grid: Grid) -> Maps:
+def _streamed_nifti(path: Path, nifti: Nifti, shape: Any, grid: Grid) -> Maps:
     """Its maps one after the other: in the file, the class is the slowest axis."""
     scaled = (nifti.slope, nifti.offset) != (1.0, 0.0)
     if not scaled:
         check_type(path, nifti.dtype.newbyteorder("="))
 
     def classes() -> Iterator[Map]:
-        with whole(path), _opened(path) as file:
+        with whole(path), opened(path) as file:
             file.read(nifti.start)
             parts = streamed(file, nifti.dtype, shape, fortran=False, divide=not scaled)
             for values in parts:

@@ -108,7 +108,11 @@ def _on_verdict(findings: Findings, found: Confidence, verdict: str) -> str:
     ends = _range(100 * everywhere.low, 100 * everywhere.high, 0)
     share = f"{_signed(100 * everywhere.mean, 0)} % of the foreground's volume"
     parts.append(f"{share} over all voxels ({ends})")
-    return f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    text = f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    if findings.silent:
+        n_missed = number_of(int(sum(findings.missed.values())), "object")
+        text = f"It predicts no foreground in any case and misses {n_missed}. {text}"
+    return text
 
 
 def _on_bands(findings: Findings, key: str) -> str:
@@ -169,9 +173,13 @@ def _on_temperature(findings: Findings, key: str) -> str:
         return ""
     fit: dict[str, Any] = fits[0]
     low, high = fit.get("interval") or (math.nan, math.nan)
-    text = f"Temperature {fit['temperature']:.2f} near predicted foreground"
-    text += f" ({_range(low, high, 2)}), {fit['over_all']['temperature']:.2f} over all voxels"
-    text += " (above 1: too sure)."
+    text = f"Temperature {fit['temperature']:.2f}"
+    ends = _range(low, high, 2)
+    if fit["voxels"] == "near":
+        of_all = f"{fit['over_all']['temperature']:.2f} over all voxels"
+        text += f" near predicted foreground ({ends}), {of_all} (above 1: too sure)."
+    else:
+        text += f" over all voxels ({ends}; above 1: too sure)."
     if any(APART in warning for warning in fit.get("warnings", ())):
         text += " One temperature cannot serve both: use two (ts2)."
     return text

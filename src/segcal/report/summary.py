@@ -22,6 +22,7 @@ from segcal.report.probabilities import (
     on_volumes,
 )
 from segcal.report.words import NBSP, capital, listed, name_of, number_of
+from segcal.unlearned import remedy, unlearned
 
 OUTCOMES = {
     "worse": "Significantly worse than",
@@ -231,6 +232,7 @@ def _cautions(findings: Findings) -> list[str]:
     """What makes the comparison weak."""
     failed = findings.results.failed
     cautions = [f"{name} failed and is left out: {error}" for name, error in failed.items()]
+    cautions += _unlearned(findings)
     if findings.n_patients < 2:
         unit = "test case" if findings.n_cases == 1 else "patient"
         return [*cautions, f"One {unit} only: no interval, no test, and the order means little."]
@@ -248,6 +250,19 @@ def _cautions(findings: Findings) -> list[str]:
     few = [name_of(metric) for metric, table in tests if table["note"].ne("").all()]
     if few:
         cautions.append(f"Too few patients for any significant difference in {listed(few)}.")
+    return cautions
+
+
+def _unlearned(findings: Findings) -> list[str]:
+    """Which methods never predict a class on validation, in how many of their runs."""
+    cautions, runs = [], findings.results.runs
+    for c in findings.results.main(findings.dataset):
+        lacking = {run: unlearned(runs[run], c.weights) for run in c.runs}
+        for kind in dict.fromkeys(kind for kinds in lacking.values() for kind in kinds):
+            those = [run for run, kinds in lacking.items() if kind in kinds]
+            which = "" if len(c.runs) == 1 else f" in {len(those)} of {len(c.runs)} runs"
+            never = f"{findings.names[c.key]} never predicts {kind} on validation{which}"
+            cautions.append(f"{never}; {remedy(runs[those[0]]['settings'])}.")
     return cautions
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from segcal.calibrators.curves import GRID, Curves, along_grid
 from segcal.calibrators.fitting import CHUNK, FLOOR
-from segcal.calibrators.regions import RINGS
+from segcal.calibrators.regions import RINGS, rings
 from segcal.metrics import BANDS, N_FINE, SETS, Bands, Reliability
 from segcal.metrics.by_distance import WIDTH, band_map, sums_of_bands
 from segcal.metrics.sets import SURE
@@ -98,7 +98,8 @@ def gather(
         part = table[:, start : start + step]
         logarithms = part if logs else part.log()
         part.copy_(logarithms.log_softmax(0).clamp_min_(FLOOR))
-    ring, band = _rings(prediction > 0, places), _bands(prediction > 0, spacing, places)
+    ring = rings(prediction > 0).reshape(-1)[places]
+    band = _bands(prediction > 0, spacing, places)
     return Kept(table, truth, ring, band, unseen, n_whole, weight, prediction)
 
 
@@ -138,14 +139,6 @@ def _places(
     places = torch.from_numpy(np.concatenate(whole))
     n_sampled = len(places) - n_whole
     return places, n_whole, n_other / n_sampled if n_sampled else 1.0
-
-
-def _rings(foreground: Tensor, places: Tensor) -> Tensor:
-    ring, region = torch.zeros(len(places), dtype=torch.uint8), foreground[None]
-    for _ in RINGS:
-        region = grown(region, 1)
-        ring += ~region.reshape(-1)[places]
-    return ring
 
 
 def _bands(foreground: Tensor, spacing: Sequence[float], places: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from segcal.hardware import before_torch
+from segcal.processes import end_with_parent
 from segcal.study.jobs import Job, Outcome
 from segcal.types import UserError
 
@@ -147,18 +148,11 @@ def _without_main() -> Iterator[None]:
 def _child(job: Job, devices: str | None, sender: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(END_BY_SIGNAL))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     sender.send(import_module("segcal.study.work").work(job))
     sender.close()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 def _outcome(r: _Running) -> Outcome:

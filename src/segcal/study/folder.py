@@ -19,6 +19,7 @@ from segcal.study.plan import Plan
 from segcal.study.watch import State, Step
 from segcal.training import resolved
 from segcal.types import UserError
+from segcal.unlearned import KEY
 
 
 def record_plan(root: Path, plan: Plan) -> None:
@@ -62,11 +63,12 @@ def cell_state(root: Path, cell: Cell) -> State:
     rows = folders.read_log(folders.cell_folder(root, cell.name))
     if not rows:
         return State("waits", 0, epochs)
-    dices = [float(row["val_dice"]) for row in rows]
-    dice = dices[-1] if cell.after.weights[0] == "last" else max(dices)
+    last = cell.after.weights[0] == "last"
+    shown = rows[-1] if last else max(rows, key=lambda row: float(row["val_dice"]))
+    dice, lacking = float(shown["val_dice"]), shown.get(KEY, "")
     seconds = median(float(row["seconds"]) for row in rows)  # not the mean: a machine may sleep
     step: Step = "trained" if is_trained(root, cell.name) else "trains"
-    return State(step, len(rows), epochs, dice, seconds)
+    return State(step, len(rows), epochs, dice, seconds, lacking)
 
 
 def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:
