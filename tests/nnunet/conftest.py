@@ -18,6 +18,8 @@ from segcal.data.layouts import write_layout
 from segcal.integrations import nnunet
 
 HERE = Path(__file__).parent
+# Audits run in segcal's own environment: nnU-Net's lacks what they need, and they need no trainer.
+SEGCAL = os.environ.get("SEGCAL") or HERE.parents[1] / ".venv" / "bin" / "segcal"
 BESIDE = Path(os.environ.get("SEGCAL_REAL_DATA") or HERE.parents[2] / "shared" / "data")
 HIPPOCAMPUS = BESIDE / "Task04_Hippocampus"
 N_CASES = 10
@@ -56,17 +58,13 @@ class Home:
         }
 
     def run(self, command, *args, **env):
-        """A command of this environment; its output, or a failure that shows it."""
+        """A command of nnU-Net's environment; its output, or a failure that shows it."""
         path = Path(sys.executable).with_name(command)
-        done = subprocess.run(
-            [path, *map(str, args)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | self.env | env,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done
+        return finished([path, *map(str, args)], os.environ | self.env | env)
+
+    def segcal(self, *args):
+        """The same of segcal's own environment."""
+        return finished([SEGCAL, *map(str, args)], os.environ | {"OMP_NUM_THREADS": "1"})
 
     def train(self, dataset, configuration, fold, trainer, *options):
         """Train a fold; returns the folder of results."""
@@ -81,6 +79,12 @@ class Home:
     def log(self, results):
         """What nnU-Net wrote down of a training."""
         return "".join(file.read_text() for file in sorted(results.glob("training_log_*.txt")))
+
+
+def finished(command, env):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,7 @@ def validation(home, results):
     files = sorted((results / "validation").glob("*.npz"))
     assert len(files) == home.n_cases // 5
     for file in files:
-        with np.load(file) as archive:
-            probs = archive["probabilities"]
+        probs = read(file)
         truth = sitk.GetArrayFromImage(sitk.ReadImage(str(labels / f"{file.stem}.nii.gz")))
         assert probs.shape[1:] == truth.shape
         yield probs, truth
@@ -46,19 +45,49 @@ def test_two_folds_with_and_without_the_margin(home, softmax):
     assert saved["trainer_name"] == "nnUNetTrainerShortMbLS_m5"
 
 
-def test_new_cases_are_predicted_with_probabilities(home, softmax):
+@pytest.fixture(scope="session")
+def predicted(home, softmax):
+    """A case that no fold has seen, by both folds."""
     assert softmax
     images, out = home.root / "raw" / "Dataset004_Softmax" / "imagesTs", home.root / "predicted"
     places = ["-i", images, "-o", out, "-d", 4, "-c", "2d", "-f", 0, 1]
     settings = ["-tr", "nnUNetTrainerShortMbLS_m5", "-device", "cpu", "-npp", 1, "-nps", 1]
     home.run("nnUNetv2_predict", *places, *settings, "--save_probabilities")
-    (file,) = out.glob("*.npz")
-    (image,) = images.iterdir()
+    return out
+
+
+def read(file):
     with np.load(file) as archive:
-        probs = archive["probabilities"]
+        return archive["probabilities"]
+
+
+def test_new_cases_are_predicted_with_probabilities(home, predicted):
+    (file,) = predicted.glob("*.npz")
+    (image,) = (home.root / "raw" / "Dataset004_Softmax" / "imagesTs").iterdir()
+    probs = read(file)
     assert probs.shape == (3, *sitk.GetArrayFromImage(sitk.ReadImage(str(image))).shape)
     label = sitk.GetArrayFromImage(sitk.ReadImage(str(file.with_suffix(".nii.gz"))))
     np.testing.assert_array_equal(label, probs.argmax(0))
+
+
+def test_both_are_audited_compared_and_calibrated(home, softmax, predicted):
+    audits = []
+    for trainer in ("nnUNetTrainerShort", "nnUNetTrainerShortMbLS_m5"):
+        audits.append(home.root / "audits" / trainer)
+        home.segcal("audit", softmax[trainer, 0].parent, "--out", audits[-1])
+        facts = json.loads((audits[-1] / "audit.json").read_text())
+        assert (facts["kind"], facts["n_cases"], facts["n_folds"]) == ("softmax", 4, 2)
+    told = home.segcal("compare", *audits).stdout
+    assert "nnUNetTrainerShort, 2d" in told
+    assert "nnUNetTrainerShortMbLS_m5, 2d" in told
+    report = home.root / "report.html"
+    home.segcal("report", *audits, "-o", report)
+    assert report.stat().st_size > 10_000
+    home.segcal("apply", audits[1], predicted, "--out", home.root / "calibrated")
+    (before,) = predicted.glob("*.npz")
+    after = read(home.root / "calibrated" / before.name)
+    assert not np.allclose(after, read(before))
+    np.testing.assert_array_equal(after.argmax(0), read(before).argmax(0))
 
 
 def test_regions_have_a_sigmoid_each(home):
