@@ -14,6 +14,7 @@ from made_predictions import (
     made_regions,
     write_arrays,
     write_confidences,
+    write_image,
     write_labels,
     write_nnunet,
 )
@@ -270,3 +271,21 @@ def test_confidence_maps_get_a_verdict_without_volumes(tmp_path):
         assert of_both[0] == pytest.approx(of_both[1], rel=1e-4)
     assert found.about["scores"]["before"]["all"]["nll"] is None
     assert found.calibrator is None
+
+
+def test_images_are_shown_in_the_report(tmp_path):
+    """With --images, the viewer reads maps and images again."""
+    cases = made_cases(3, shape=SHAPE)
+    folder = write_arrays(tmp_path / "probs", cases)
+    labels = write_labels(tmp_path / "labels", cases)
+    for case in cases:
+        write_image(tmp_path / "images" / f"{case.id}_0000.nii.gz", case.probs[1] * 100)
+    found = audit(folder, labels, images=tmp_path / "images", out=tmp_path / "audit")
+    predictor = segcal.open_predictor(found.root)
+    prediction = predictor.case("case_001")
+    assert prediction.image.shape == (9, 1, 30, 28)
+    np.testing.assert_allclose(prediction.logits.softmax(0), cases[1].probs, atol=1e-5)
+    found.report(tmp_path / "page.html")
+    assert "viewer" in (tmp_path / "page.html").read_text()
+    with pytest.raises(UserError, match="has no network"):
+        predictor.logits(prediction.image)

@@ -14,7 +14,8 @@ from torch import Tensor
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
 from segcal.calibrators.fitting import log_probs
-from segcal.folders import alone, calibrator_path
+from segcal.data.leaks import check_apart
+from segcal.folders import alone, calibrator_path, path_of
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
 from segcal.scoring.volumes import (
@@ -108,6 +109,7 @@ def _fit(
     progress: Progress | None,
 ) -> None:
     """Fit and save; scores of an earlier fit are deleted first. Then the intervals of `unsure`."""
+    _check_apart(predictor)
     folder = predictor.root / ".logits"
     shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
     folder.mkdir()
@@ -125,6 +127,14 @@ def _fit(
         save_guarantees(predictor, {name: found[name] for name in unsure}, level)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_apart(predictor: Predictor) -> None:
+    """Refuse to fit on validation cases that are reported among the test cases."""
+    val, test = predictor.ids("val"), predictor.ids("test")
+    patients = predictor.info["data"].get("patients") or {}
+    check_apart(val, test, {id: patients.get(id, id) for id in (*val, *test)}, "patient")
+    check_apart(val, test, {id: predictor.image_id(id) for id in (*val, *test)}, "image")
 
 
 def _fitted(name: str, batches: Batches, voxels: str | None) -> calibrators.Fitted:
@@ -173,4 +183,4 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
 
 
 def _cached(folder: Path, id: str) -> list[Path]:
-    return [folder / f"{id}.{kind}.npy" for kind in ("logits", "label", "image")]
+    return [path_of(folder, id, f".{kind}.npy") for kind in ("logits", "label", "image")]

@@ -32,6 +32,10 @@ from segcal.types import Progress, UserError, check_choice, check_range
 __all__ = ["CALIBRATORS", "Audit", "audit", "open_audit"]
 
 
+FOLDERS = ("labels", "images")
+"""The folders that a source can have beside its maps."""
+
+
 @dataclass(frozen=True)
 class Audit:
     """A finished audit: its folder, and the content of its `audit.json`."""
@@ -81,7 +85,7 @@ class Audit:
 
     def report(self, path: str | Path) -> None:
         """Write the report: one HTML file."""
-        save_report(Path(path), build_report(self.results, viewer=False))
+        save_report(Path(path), build_report(self.results))
 
 
 def open_audit(root: str | Path) -> Audit:
@@ -117,7 +121,8 @@ def audit(
         check_choice("calibrator of an audit", each, CALIBRATORS)
     folders = [None if value is None else Path(value) for value in (labels, images, patients)]
     options: dict[str, Any] = {"kind": kind, "keep_going": keep_going}
-    options |= dict(zip(("labels", "images", "patients"), folders, strict=True))
+    options |= dict(zip((*FOLDERS, "patients"), folders, strict=True))
+    places = {name: options[name] and str(options[name].resolve()) for name in FOLDERS}
     source = open_source(Path(path), **options)
     target = Path(out) if out is not None else Path("audits") / source.name
     how = {"resample": resample, "calibrators": list(calibrators), "name": name}
@@ -125,7 +130,9 @@ def audit(
     if target.exists() and not again:
         return _known(target, key, report)
     with whole_or_not(target, key) as folder:
-        made = Making(with_classes(source), folder, resample, keep_going, workers, ray, progress)
+        made = Making(
+            with_classes(source), folder, resample, keep_going, workers, ray, progress, places
+        )
         write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
     return _concluded(target, report)
 

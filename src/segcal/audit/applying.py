@@ -246,7 +246,8 @@ def _differences(info: Mapping[str, Any], source: Source) -> list[str]:
                     " right for the audited network only"
                 )
     classes = tuple(info["data"]["classes"])
-    if classes != source.classes:
+    unnamed = tuple(f"label {k}" for k in range(1, len(classes) + 1))
+    if classes != source.classes and unnamed not in (classes, source.classes):
         ours, theirs = ", ".join(source.classes), ", ".join(classes)
         notes.append(f"classes are called {ours} where the audit has {theirs}; taken in this order")
     return notes

@@ -5,6 +5,7 @@ What the paper leaves open is decided here and marked "ours".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from segcal.data import readers
+from segcal.data.containers.contents import check_voxels
 from segcal.data.readers import Reader
 from segcal.types import UserError, check_range
 
 COLOURS = ("#87D936", "#8080FF", "#FF80DF", "#B2FFD9", "#FFFF00", "#30BF54", "#FFFFB2", "#86BFB1")
 """Class colours: bright, to be seen on grey images; easy to tell apart, also for colour-blind
 readers and from the colours of methods in figures. They repeat after eight."""
+
+
+SPACINGS = (1e-3, 1e3)
+"""The voxel sizes that a recipe may ask for, in mm."""
 
 
 def class_colours(n_classes: int) -> list[str]:
@@ -212,7 +218,11 @@ def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
         values = getattr(recipe, key)
         if values is not None and (len(values) != length or not all(v > 0 for v in values)):
             raise UserError(f"{key} must be {length} positive numbers; got {values}")
-    if recipe.window is not None and not recipe.window[0] < recipe.window[1]:
+    for spacing in recipe.spacing or ():
+        check_range("spacing", spacing, *SPACINGS)
+    for key in ("size", "crop"):
+        check_voxels(f"{key} gives", getattr(recipe, key) or ())
+    if recipe.window is not None and not -math.inf < recipe.window[0] < recipe.window[1] < math.inf:
         raise UserError(f"window must be two rising numbers; got {recipe.window}")
     low, high = recipe.percentiles
     if not 0 <= low < high <= 100:

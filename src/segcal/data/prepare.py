@@ -28,14 +28,24 @@ from segcal.data.case import prepare_case, source_marks
 from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
 from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
+from segcal.data.leaks import DUPLICATES, as_one, later_ones, refuse_across
 from segcal.data.pairs import check_files
 from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
-from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
+from segcal.folders import (
+    FORMAT,
+    IGNORED,
+    StoppedError,
+    check_name,
+    check_text,
+    open_cases,
+    path_of,
+    whole_or_not,
+)
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
 from segcal.processes import end_with_parent
-from segcal.types import AnyPath, Progress, UserError, check_range
+from segcal.types import AnyPath, Progress, UserError, check_choice, check_range
 
 BEGUN = ".begun"
 """Ends the names of files that say at which cases workers are."""
@@ -75,6 +85,7 @@ def prepare(
     seed: int = 0,
     workers: int = 1,
     skip_broken: bool = False,
+    duplicates: str = "refuse",
     again: bool = False,
     progress: Progress | None = None,
     folds: int | None = None,
@@ -89,17 +100,21 @@ def prepare(
 
     `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded.
     Keyword arguments named as fields of `Recipe` override the row. Files give the split, and which
-    cases are of one patient; `folds` divides patients for cross-validation. Files in no known
-    layout are named by patterns with a star for the case: `images` (one per channel), `labels`, and
-    names of the `classes`. `n_cases` and `shape` are for the built-in `phantom`."""
-    if not name or Path(name).name != name or name.startswith("."):
-        raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
+    cases are of one patient; `folds` divides patients for cross-validation. Identical images across
+    splits are an error unless `duplicates` is `allow`, or `drop`, which leaves the later ones out.
+    Files in no known layout are named by patterns with a star for the case: `images` (one per
+    channel), `labels`, and names of the `classes`. `n_cases` and `shape` are for the built-in
+    `phantom`, which needs no `root`."""
+    check_name("data set", name)
     check_range("workers", workers, 1)
+    check_choice("duplicates", duplicates, DUPLICATES)
     root, to = None if root is None else Path(root), Path(to)
     split_file, patients_file = (
         None if path is None else Path(path) for path in (split_file, patients_file)
     )
     settings: dict[str, Any] = {"seed": seed, "skip_broken": skip_broken}
+    if duplicates != DUPLICATES[0]:
+        settings["duplicates"] = duplicates
     with tempfile.TemporaryDirectory() as scratch:
         if root is None and name == "phantom":
             root = Path(scratch)
@@ -122,6 +137,9 @@ def prepare(
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
         with whole_or_not(raw.target, raw.settings | key) as folder:
             records, left_out = _all_cases(raw, folder, workers, progress)
+            if duplicates == "drop":
+                left_out |= later_ones(records)
+                records = {id: records[id] for id in records if id not in left_out}
             write_cases(folder, _info(raw, records, left_out))
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
@@ -163,6 +181,7 @@ def _raw_set(
     if not cases:
         layout = source.layout or "imagesTr and labelsTr beside dataset.json"
         raise UserError(f"found no case in {root}; expected {layout}")
+    _check_names(source, cases)
     id, n_times = Counter(case.id for case in cases).most_common(1)[0]
     if n_times > 1:
         raise UserError(f"{root} has two cases named {id!r}; every case needs a name of its own")
@@ -171,6 +190,9 @@ def _raw_set(
         patients = splits.patients_from_file(patients_file, {case.id for case in cases})
         settings = settings | {"patients": patients}
         cases = [replace(case, patient=patients.get(case.id, case.id)) for case in cases]
+        _check_names(source, cases)
+    same = as_one({case.id: case.patient for case in cases})
+    cases = [replace(case, patient=same[case.id]) for case in cases]
     meaning = {
         "classes": source.classes,
         "codes": list((source.codes or {}).items()),
@@ -188,6 +210,17 @@ def _raw_set(
     common = codes.most_common(1)[0][0] if codes else None
     told = (*(bare.notes if bare else ()), *notes)
     return _RawSet(name, root, target, source, recipe, cases, settings, common, told)
+
+
+def _check_names(source: Source, cases: list[RawCase]) -> None:
+    for case in cases:
+        check_name("case", case.id)
+        check_text("patient", case.patient)
+    for what, names in (("class", source.classes), ("channel", source.channels)):
+        for name in names:
+            check_text(what, name)
+    for name in source.regions:
+        check_text("region", name)
 
 
 def _existing(raw: _RawSet, asked: dict[str, Any]) -> Prepared:
@@ -276,13 +309,13 @@ def _begin_worker() -> None:
 
 
 def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
-    path = folder / f"{case.id}.record.json"
+    path = path_of(folder, case.id, ".record.json")
     record: dict[str, Any] | None = read_json(path)
     if record is not None:
         marks = record["sources"].items()
         if not any(changed(raw.root / source, mark) for source, mark in marks):
             return record
-    begun = folder / f"{case.id}{BEGUN}"
+    begun = path_of(folder, case.id, BEGUN)
     begun.touch()
     try:
         record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)
@@ -309,6 +342,8 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
         folds = splits.leave_one_out(patient_of)
     else:
         folds = [splits.by_patient(patient_of, source.split, raw.settings["seed"])]
+    if raw.settings.get("duplicates") != "allow":
+        refuse_across(records, folds)
     left_out_sources: dict[str, Any] = {}
     for case in [case for case in raw.cases if case.id in left_out]:
         with suppress(UserError):  # a file may be unreadable

@@ -34,7 +34,7 @@ from segcal.figures.collected import (
     validation_label,
 )
 from segcal.figures.looks import WORDS, looks_of
-from segcal.folders import read_log, save_figure
+from segcal.folders import path_of, read_log, save_figure
 from segcal.predictors import open_predictor
 from segcal.types import AnyPath, UserError, check_choice
 from segcal.voxels import near
@@ -325,7 +325,7 @@ def save_figures(
     rows: list[dict[str, Any]] = []
     for dataset in results.datasets:
         for key in keys or FIGURES:
-            row, path = FIGURES[key], Path(out) / f"{dataset}-{key}.{format}"
+            row, path = FIGURES[key], path_of(Path(out), dataset, f"-{key}.{format}")
             figure = row.draw(results, dataset)
             if figure is not None:
                 save_figure(path, figure)

@@ -8,10 +8,14 @@ from segcal.folders.files import (
     replacing,
     save_figure,
     save_weights,
+    seal,
+    seal_holds,
     sha256,
     write_image,
     write_json,
 )
+from segcal.folders.names import check_name, check_text, one_name, path_of
+from segcal.folders.predictions import read_summary
 from segcal.folders.runs import (
     REMOVED,
     WEIGHTS,

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+_BLOCK = 1 << 20
 _BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)  # what a damaged compressed file raises
 
 
@@ -44,7 +46,7 @@ def read_json(path: Path) -> Any:
     try:
         with _opened(path) as file:
             return json.load(file)
-    except (OSError, ValueError, *_BROKEN):
+    except (OSError, ValueError, RecursionError, *_BROKEN):
         return None
 
 
@@ -119,9 +121,36 @@ def digest_of(path: Path, algorithm: str) -> str:
     """The digest of a file, read in blocks."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+_COMMENT = 64  # characters of a SHA-256
+_LENGTH = struct.Struct("<H")  # of a comment, in front of it
+
+
+def seal(path: Path) -> None:
+    """Put the SHA-256 of a zip archive, such as torch writes, into its comment at the end."""
+    digest = sha256(path)
+    with path.open("r+b") as file:
+        file.seek(-_LENGTH.size, os.SEEK_END)
+        file.write(_LENGTH.pack(_COMMENT) + digest.encode())
+
+
+def seal_holds(path: Path) -> bool:
+    """Whether a sealed archive is as it was written; true without a seal, as older ones are."""
+    n_bytes = path.stat().st_size - _COMMENT - _LENGTH.size
+    if n_bytes < 0:
+        return True
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for _ in range(n_bytes // _BLOCK):
+            digest.update(file.read(_BLOCK))
+        digest.update(file.read(n_bytes % _BLOCK))
+        length, comment = file.read(_LENGTH.size), file.read()
+    digest.update(_LENGTH.pack(0))
+    return length != _LENGTH.pack(_COMMENT) or comment == digest.hexdigest().encode()
 
 
 def fingerprint(path: Path) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from segcal.folders import (
 )
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
-from segcal.predictors.cases import data_of, prediction_of
+from segcal.predictors.cases import data_of, image_id, prediction_of
 from segcal.predictors.protocol import ImagePredictor, Prediction
 from segcal.predictors.run import Run, finished_run, open_run
 from segcal.provenance import identity, versions
@@ -58,6 +58,10 @@ class Ensemble(ImagePredictor):
     def ids(self, split: str) -> tuple[str, ...]:
         """The cases of a split."""
         return self.cases.split(split, self.info["settings"]["fold"])
+
+    def image_id(self, id: str) -> str | None:
+        """What is the same for cases of one image."""
+        return image_id(self.cases, id)
 
     def case(self, id: str, *, corruption: str = "", seed: int = 0) -> Prediction:
         """The prediction for a case."""

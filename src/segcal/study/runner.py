@@ -79,7 +79,7 @@ class _Study:
         self._do(self._finishings(choices))
         self._note()
         with suppress(OSError):
-            folders.cell_log(self.root, "").parent.rmdir()  # if no process left a log
+            folders.cell_log(self.root, "any").parent.rmdir()  # if no process left a log
         failed = {name: why for name, why in self.failed.items() if name in self.cells}
         undecided = [cell.name for cell in self.waiting]
         outcome: dict[str, Any] = {"out": str(self.root), "failed": failed, "undecided": undecided}

@@ -47,7 +47,12 @@ class Segmentation(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Set the order of the next epoch: Lightning asks for batches before it sets the epoch."""
-        self.order.set_epoch(checkpoint["epoch"] + 1)
+        stored, epoch = checkpoint["state_dict"], checkpoint["epoch"]
+        shapes = {name: tensor.shape for name, tensor in self.state_dict().items()}
+        known = isinstance(stored, dict) and isinstance(epoch, int)
+        if not known or shapes != {name: getattr(t, "shape", None) for name, t in stored.items()}:
+            raise UserError("the checkpoint is of another network; --again starts the run over")
+        self.order.set_epoch(epoch + 1)
 
     def on_train_epoch_start(self) -> None:
         """Begin the epoch's own random numbers (dropout, augmentation)."""
