@@ -17,7 +17,7 @@ test: .venv/dev  ## install what is missing and run every test
 	@echo "== tests =="
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-nnunet: .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
+test-nnunet: .venv/dev .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
 	@echo "== tests with nnU-Net =="
 	.venv-nnunet/bin/python -m pytest tests/nnunet
 
