@@ -37,8 +37,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    try:
+        content = f"{text}\n".encode()
+    except UnicodeEncodeError as error:
+        wrong = text[error.start : error.end]
+        raise UserError(f"{path} cannot hold {wrong!a}, which is no Unicode; rename it") from None
     with replacing(path) as partial:
-        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_bytes(content)
 
 
 def read_json(path: Path) -> Any:
