@@ -4,7 +4,10 @@ BIN := .venv/bin
 # The constraints also bind what builds the package, so that an install is the same every time.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install
 
-.PHONY: demo test check bench docs format clean help
+.PHONY: demo test check bench docs format fuzz clean help
+
+fuzz: .venv/dev  ## try N damaged and hostile inputs (make fuzz N=20000)
+	SEGCAL_FUZZ=$(or $(N),20000) $(BIN)/python -m pytest -q tests/robustness
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10

@@ -117,7 +117,7 @@ def put_all(tables: dict[str, Any], overrides: Sequence[str], values: Mapping[st
             raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
         try:
             parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # also of a number of very many digits
             parsed = value.strip()  # a string without quotes
         except RecursionError:
             raise UserError(f"--set {key} is nested too deeply") from None
@@ -146,7 +146,7 @@ def read_toml(path: Path, content: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise UserError(f"cannot read the {content} in {path}: it is nested too deeply") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read the {content} in {path}: {error}") from None
 
 

@@ -21,7 +21,15 @@ from segcal.data.case import prepared_image, read_images
 from segcal.data.catalog import Recipe
 from segcal.data.containers import data_files
 from segcal.data.images import Grid, from_array, restored
-from segcal.folders import calibrator_path, path_of, read_summary, sha256, write_image, write_json
+from segcal.folders import (
+    calibrator_path,
+    path_of,
+    read_summary,
+    sha256,
+    sweep,
+    write_image,
+    write_json,
+)
 from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
@@ -78,6 +86,7 @@ def predict(
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
     guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)
+    sweep(out)
     summaries = {}
     for i, (name, paths) in enumerate(groups.items(), start=1):
         source = _source(predictor, paths, calibrator, probabilities)

@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _fail(sentence: str, code: int = 2) -> NoReturn:
-    note(sentence.replace("\n", " "), "segcal")
+    note(sentence, "segcal")
     sys.exit(code)
 
 
@@ -109,8 +109,10 @@ def _interrupted(*_: object) -> None:
 
 
 def note(sentence: str, kind: str = "note") -> None:
-    """Print a sentence to standard error."""
-    print(f"{kind}: {sentence}", file=sys.stderr)
+    """Print a sentence to standard error; what names hold beside text is spelled out."""
+    line = sentence.replace("\n", " ")
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    print(f"{kind}: {shown}", file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)
