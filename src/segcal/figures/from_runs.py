@@ -322,7 +322,7 @@ def save_figures(
     check_choice("format", format, FORMATS)
     for key in keys:
         check_choice("figure", key, tuple(FIGURES))
-    sweep(out)
+    sweep(Path(out))
     rows: list[dict[str, Any]] = []
     for dataset in results.datasets:
         for key in keys or FIGURES:
