@@ -4,6 +4,7 @@ Here are the names that several packages use."""
 
 from segcal.folders.cases import FORMAT, IGNORED, CaseSet, array_path, open_cases
 from segcal.folders.files import (
+    as_cell,
     read_json,
     replacing,
     save_figure,
@@ -11,6 +12,7 @@ from segcal.folders.files import (
     seal,
     seal_holds,
     sha256,
+    sweep,
     write_image,
     write_json,
 )
@@ -27,6 +29,7 @@ from segcal.folders.runs import (
     is_empty_run,
     is_run,
     keep_candidates,
+    logits_folder,
     name_candidate,
     read_bins,
     read_fits,
