@@ -63,7 +63,9 @@ def made_audit(root, *, kind="softmax", classes=CLASSES, helps="ts2", folds=("",
     root.mkdir()
     facts = {"kind": kind, "format": "nnunet", "folds": list(folds)}
     info = {"id": "a1", "kind": "audit", "status": "finished", "audit": facts}
-    info |= {"data": {"classes": list(classes)}, "settings": {"data": str(model)}}
+    own = {"loss": {"name": "nnUNetTrainer"}, "network": {"name": "2d"}, "fold": 0, "seed": 0}
+    info |= {"settings": {"data": str(model), **own}}
+    info |= {"data": {"name": "made", "classes": list(classes), "regions": {}, "checksum": "0"}}
     write_json(root / "run.json", info)
     about = {"verdict": "overconfident", "kind": kind, "calibrator": helps}
     write_json(root / "audit.json", about)

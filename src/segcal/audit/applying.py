@@ -37,7 +37,8 @@ class Applied:
 
     out: Path
     calibrator: str
-    fits: tuple[Parameters, ...]  # one, or one for each region
+    fits: tuple[Parameters, ...]  # one, or one for each of the regions
+    regions: tuple[str, ...]
     cases: tuple[str, ...]
     notes: tuple[str, ...]  # sentences to print
 
@@ -77,7 +78,8 @@ def apply(
         _copy_others(source, partial)
         write_calibrated(partial, what | {"notes": notes})
     ids = tuple(case.id for case in source.cases)
-    return Applied(target, name, fits, ids, tuple(notes))
+    regions = source.classes if source.kind == "regions" else ()
+    return Applied(target, name, fits, regions, ids, tuple(notes))
 
 
 def write_audited(

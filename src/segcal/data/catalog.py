@@ -35,11 +35,6 @@ def class_colours(n_classes: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(n_classes)]
 
 
-ROBUST = (0.5, 99.5)
-"""The percentiles that a user's own images are clipped to: a few bright voxels do not squeeze the
-rest. The paper's data sets are scaled by minimum and maximum, as in the paper."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What preparation does to every case, in the order of its file's array (z, y, x)."""
@@ -52,6 +47,11 @@ class Recipe:
     percentiles: tuple[float, float] = (0.0, 100.0)
     axis: int = 0  # the axis that slices are taken along
     keep_empty: bool = True  # whether slices without foreground are trained on
+
+
+OWN = Recipe(percentiles=(0.5, 99.5))
+"""Of a user's own data: a few bright voxels must not squeeze the rest. The paper's data sets are
+scaled by minimum and maximum, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
         regions=regions,
         patients_named=False,
         channels=tuple(str(channels[key]) for key in sorted(channels, key=int)),
-        recipe=Recipe(percentiles=ROBUST),
+        recipe=OWN,
     )
 
 
