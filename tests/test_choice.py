@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -248,6 +249,25 @@ def test_cases_in_several_processes_give_the_same_scores():
     assert both.n_cases == one.n_cases == 4  # one has no foreground
     torch.testing.assert_close(both.dice, one.dice)
     torch.testing.assert_close(both.reference.sums, one.reference.sums)
+    torch.testing.assert_close(both.voxels, one.voxels)
+
+
+def test_a_class_that_no_voxel_is_predicted_as_is_named():
+    """Class 1 is predicted, 2 only where labels are ignored, 3 nowhere; 4 is not labelled."""
+    total = Sums.zero(5)
+    for case in range(2):
+        labels = torch.zeros(2, 4, 4, dtype=torch.long)
+        labels[0, 0] = torch.tensor([1, 2, 3, 0])
+        labels[1, 0] = IGNORE
+        pred = torch.zeros(2, 4, 4, dtype=torch.long)
+        pred[0, 1, 1] = case  # in one of the cases alone, and not where it is labelled
+        pred[1, 0] = 2
+        logits = F.one_hot(pred, 5).movedim(-1, 1).float()
+        total += case_sums(logits, labels)
+    assert total.never_predicted == [2, 3]
+    assert total.voxels.tolist() == [[1, 0, 0, 0], [2, 2, 2, 0]]
+    assert total.scores["val_dice"] == 0
+    assert Sums.zero(5).never_predicted == []
 
 
 def test_the_nll_of_an_epoch_is_over_all_cases_per_voxel_of_all_foreground():

@@ -157,7 +157,9 @@ def test_a_run_from_data_to_prediction(tmp_path):
             and row["case"] != "pooled"
             and row["corruption"] == ""
         ]
-        assert scores["clean"][name] == pytest.approx(np.nanmean(values))
+        known = [value for value in values if not np.isnan(value)]
+        expected = pytest.approx(np.mean(known)) if known else None  # nothing near is predicted
+        assert scores["clean"][name] == expected
     fits = json.loads(segcal("calibrate", run, "--with", "ts", "--json", cwd=tmp_path).stdout)
     assert fits["fits"]["ts"]["temperature"] > 0
     assert fits["scores"]["before"]["dice"] == fits["scores"]["ts"]["dice"]

@@ -74,8 +74,8 @@ def test_every_layout_prepares(layout, tmp_path):
 
 @pytest.mark.parametrize("name", ["msd", "nnunet", "hippocampus"])
 def test_without_a_recipe_voxels_are_kept_as_they_are(name, tmp_path):
-    root = raw(name, tmp_path / "raw")
-    cases = prepare(KEY.get(name, name), root, tmp_path / "cases").cases
+    root, by_range = raw(name, tmp_path / "raw"), (0.0, 100.0)
+    cases = prepare(KEY.get(name, name), root, tmp_path / "cases", percentiles=by_range).cases
     for id in cases.ids:
         record = cases.case(id)
         label_path = next(root / path for path in record["sources"] if "labels" in path)
@@ -265,6 +265,81 @@ def test_window_and_constant_images(tmp_path):
     assert f"{cases.ids[0]} has one value alone in MRI: 7" in inspect.warnings(cases)
     windowed = prepare("mine", root, tmp_path / "w", window=(-100.0, 100.0)).cases
     np.testing.assert_allclose(np.unique(windowed.image(windowed.ids[0])), 0.535, atol=1e-6)
+
+
+def percentile(values, share):
+    """Between the two nearest of the sorted values, by distance."""
+    ordered = sorted(values)
+    place = share / 100 * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def with_bright_voxels(path):
+    """Three voxels far above all others, as of a vessel or a clip; returns the raw values."""
+    image = sitk.ReadImage(str(path))
+    for x in (1, 4, 9):
+        image[x, 5, 2] = 30000
+    sitk.WriteImage(image, str(path))
+    return sitk.GetArrayFromImage(image).astype(float)
+
+
+def test_own_images_are_clipped_to_percentiles_of_each_channel(tmp_path):
+    root = raw("nnunet", tmp_path / "raw")
+    first, second = sorted((root / "imagesTr").iterdir())[:2]  # two channels of a case
+    values = with_bright_voxels(first)
+    cases = prepare("mine", root, tmp_path / "a").cases
+    assert cases.info["settings"]["recipe"]["percentiles"] == [0.5, 99.5]
+    found = np.array(cases.image(cases.ids[0]))
+    for c, raw_values in ((0, values), (1, sitk.GetArrayFromImage(sitk.ReadImage(str(second))))):
+        low, high = (percentile(raw_values.ravel().tolist(), share) for share in (0.5, 99.5))
+        expected = np.minimum(np.maximum(raw_values - low, 0) / (high - low), 1)
+        np.testing.assert_allclose(found[:, c], expected, atol=1e-6)
+    assert found[:, 0].mean() > 0.1
+    squeezed = prepare("mine", root, tmp_path / "b", percentiles=(0.0, 100.0)).cases
+    by_range = (values - values.min()) / (values.max() - values.min())
+    np.testing.assert_allclose(squeezed.image(cases.ids[0])[:, 0], by_range, atol=1e-6)
+    windowed = prepare("mine", root, tmp_path / "c", window=(0.0, 900.0)).cases
+    in_window = np.clip(values / 900, 0, 1)
+    np.testing.assert_allclose(windowed.image(cases.ids[0])[:, 0], in_window, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["hippocampus", "acdc"])
+def test_the_paper_s_data_sets_are_scaled_by_their_range(name, tmp_path):
+    root = raw(name, tmp_path / "raw")
+    cases = prepare(name, root, tmp_path / "cases", size=SIZE[1:]).cases
+    for id in cases.ids:
+        image = cases.image(id)
+        assert (image == 0).sum() < 0.004 * image.size  # clipping at 0.5 % would make more
+        assert image.max() == 1
+
+
+def test_an_image_of_few_bright_voxels_keeps_them(tmp_path):
+    """Both percentiles are the same value there."""
+    root = raw("msd", tmp_path / "raw")
+    path = sorted((root / "imagesTr").iterdir())[0]
+    image = sitk.ReadImage(str(path)) * 0
+    sitk.WriteImage(image, str(path))
+    with_bright_voxels(path)
+    cases = prepare("mine", root, tmp_path / "cases").cases
+    assert cases.image(cases.ids[0]).sum() == 3
+
+
+def test_a_set_of_an_older_version_stays_as_it_is(tmp_path):
+    root = raw("msd", tmp_path / "raw")
+    cases = prepare("mine", root, tmp_path / "cases", percentiles=(0.0, 100.0)).cases
+    info = json.loads((cases.root / "cases.json").read_text())
+    del info["settings"]["recipe"]["percentiles"]
+    (cases.root / "cases.json").write_text(json.dumps(info))
+    before = snapshot(cases.root)
+    for asked in ({}, {"percentiles": (0.0, 100.0)}):
+        assert not prepare("mine", root, tmp_path / "cases", **asked).fresh
+    assert snapshot(cases.root) == before
+    with pytest.raises(UserError, match="prepared with another recipe; --again replaces it"):
+        prepare("mine", root, tmp_path / "cases", percentiles=(0.5, 99.5))
+    assert prepare("mine", root, tmp_path / "cases", again=True).fresh
+    assert open_cases(cases.root).info["settings"]["recipe"]["percentiles"] == [0.5, 99.5]
 
 
 @pytest.mark.parametrize("core", [[2], 2])

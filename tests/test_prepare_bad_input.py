@@ -119,7 +119,7 @@ def test_a_broken_case_stops_everything_or_is_left_out(root, tmp_path, spoil, me
 
 def test_one_case_only(root, tmp_path):
     text = json.loads((root / "dataset.json").read_text())
-    text["training"] = text["training"][:1]
+    text |= {"training": text["training"][:1], "numTraining": 1}
     (root / "dataset.json").write_text(json.dumps(text))
     with pytest.raises(
         UserError, match="needs at least 3 patients; got 1: add some, or give a --split file"
@@ -181,6 +181,10 @@ def test_wrong_arguments(root, tmp_path):
         ({"size": (1, 2, 3)}, "size must be 2 positive numbers"),
         ({"spacing": (1.0, 0.0, 1.0)}, "spacing must be 3 positive numbers"),
         ({"window": (5.0, 1.0)}, "window must be two rising numbers"),
+        ({"percentiles": (5.0, 1.0)}, "percentiles must be two rising numbers from 0 to 100"),
+        ({"percentiles": (0.5, 101.0)}, "percentiles must be two rising numbers from 0 to 100"),
+        ({"percentiles": (float("nan"), 99.0)}, "percentiles must be two rising numbers"),
+        ({"percentiles": (1.0, 99.0), "window": (0.0, 9.0)}, "both scale .*; give one of them"),
         ({"window": (float("-inf"), float("inf"))}, "window must be two rising numbers"),
         ({"window": (float("nan"), 1.0)}, "window must be two rising numbers"),
         ({"spacing": (float("inf"), 1.0, 1.0)}, r"spacing must lie in \[0.001, 1000\]"),

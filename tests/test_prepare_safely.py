@@ -102,7 +102,7 @@ def test_a_case_that_went_meanwhile_leaves_nothing(root, tmp_path):
     to = tmp_path / "cases"
     interrupted(root, to)
     text = json.loads((root / "dataset.json").read_text())
-    change_description(root, training=text["training"][1:])
+    change_description(root, training=text["training"][1:], numTraining=5)
     cases = prepare("mine", root, to).cases
     assert len(cases.ids) == 5
     assert len(list(cases.root.glob("*.npy"))) == 10

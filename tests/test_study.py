@@ -1116,6 +1116,35 @@ def test_the_board_shows_what_happens_first():
     assert board_table({"a": State("waits", 0, 4)}, 1, 9).title == "0 of 1 cells, starting"
 
 
+def test_the_board_names_what_validation_never_predicts():
+    states = {"a": State("trains", 1, 4, 0.5, 10.0), "b": State("trains", 1, 4, 0.1, 10.0, "LV")}
+    shown = board_table(states, 2, 9)
+    assert shown.columns[5].header == "never predicted"
+    assert list(shown.columns[5].cells) == ["", "LV"]
+    assert len(board_table({"a": states["a"]}, 2, 9).columns) == 5
+
+
+def test_a_study_names_what_validation_never_predicts(cases, tmp_path):
+    """At this learning rate logits stay at the shares of the classes: everything is background."""
+    plan = ["study", "smoke", "--data", str(cases.root), "--out", str(tmp_path / "out")]
+    plan += ["--workers", "1", "--only", "methods"]
+    sets = ("training.lr=1e-9", "training.epochs=1", "studies.methods.loss=ce")
+    for setting in (*sets, "after.calibrators=[]", "after.corruptions=[]"):
+        plan += ["--set", setting]
+    said = CliRunner().invoke(app, plan, env={"COLUMNS": "300"})
+    assert said.exit_code == 0
+    assert "never predicted" in said.stdout
+    assert "body (1 of 1), core (1 of 1), satellite (1 of 1)" in said.stdout
+    words = "no voxel of the validation cases is predicted as body, core, satellite; train for more"
+    assert f"warning: ce-unet-s0: {words}" in said.stderr
+    end = (
+        "warning: CE never predicts body (1 of 1), core (1 of 1), satellite (1 of 1) on validation"
+    )
+    assert said.stderr.splitlines()[-1].startswith(f"{end}; train for more epochs")
+    state = cell_state(tmp_path / "out", read_plan("smoke", data=str(cases.root)).cells[0])
+    assert state.never_predicted == "body; core; satellite"
+
+
 def test_without_a_terminal_every_line_says_how_far_all_are(capsys):
     board = Board()
     board.say("begins")

@@ -21,9 +21,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from segcal import provenance
+from segcal.cli import app
 from segcal.config import run_settings
+from segcal.data.layouts import msd
+from segcal.data.phantom import Phantom
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
 from segcal.data.slices import Slices, volume
@@ -32,7 +36,7 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS, last_layer
 from segcal.predictors.run import open_run
 from segcal.training import Segmentation, callbacks, train
-from segcal.training.validation import SCORES
+from segcal.training.validation import SCORES, Sums, case_sums
 from segcal.types import UserError
 
 command_line = import_module("segcal.cli.app")  # not the app in it, which has its name
@@ -161,7 +165,10 @@ def test_a_run_keeps_the_best_and_the_last_weights(cases, tmp_path):
     dices = [float(row["val_dice"]) for row in rows]
     assert info["best"]["epoch"] == dices.index(max(dices)) < 4  # else this shows nothing
     for name, row in (("best", rows[info["best"]["epoch"]]), ("last", rows[4])):
-        assert info[name] == {"epoch": int(row["epoch"])} | {key: float(row[key]) for key in SCORES}
+        lacking = [kind for kind in row["never_predicted"].split("; ") if kind]
+        scores = {key: float(row[key]) for key in SCORES}
+        expected = {"epoch": int(row["epoch"])} | scores | {"never_predicted": lacking}
+        assert info[name] == expected
     state = torch.load(checkpoint_path(tmp_path / "run"), weights_only=True)["state_dict"]
     last = {}
     for name, value in state.items():
@@ -217,6 +224,59 @@ def test_logits_start_at_the_shares_of_the_classes(cases):
     without = settings(cases, "training.class_prior=false")
     random = last_layer(Segmentation(without, cases, slices)).bias
     assert random.abs().max() <= 2**-0.5  # as PyTorch draws it, for two features
+
+
+def small_objects(n_cases):
+    """Four classes: objects of 12 to 20 voxels a slice at random places, 2 % of all voxels."""
+    for i in range(n_cases):
+        rng = np.random.default_rng([7, i])
+        label = np.zeros((4, 48, 48), np.uint8)
+        for k, (height, width) in enumerate(((4, 5), (4, 4), (3, 4)), start=1):
+            y, x = rng.integers(2, 38, 2)
+            label[:, y : y + height, x : x + width] = k
+        image = np.array([300.0, 420.0, 540.0, 660.0])[label] + rng.normal(0, 30, label.shape)
+        yield Phantom(f"case_{i:02d}", image[None].round().astype(np.float32), label, (3.0, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    root = tmp_path_factory.mktemp("small")
+    msd(root / "raw", small_objects(14))
+    return prepare("small", root / "raw", root / "cases").cases
+
+
+def lost(cases, seed, *overrides):
+    """The classes that no validation voxel is predicted as after 60 steps."""
+    brief = ("network.width=8", "training.lr=0.003", *overrides)
+    slices = Slices(cases, "train")
+    chosen = run_settings({"data": str(cases.root), "seed": seed}, overrides=brief)
+    module = Segmentation(chosen, cases, slices).train()
+    optimizer = module.configure_optimizers()["optimizer"]
+    torch.manual_seed(seed)
+    for step in range(60):
+        batch = slices.batch(torch.randint(len(slices), (8,)).tolist())
+        optimizer.zero_grad()
+        module.training_step(batch, step).backward()
+        optimizer.step()
+    module.eval()
+    total = Sums.zero(len(cases.classes) + 1)
+    with torch.inference_mode():
+        for id in cases.split("val"):
+            image, label = volume(cases, id)
+            total += case_sums(module.network(image), label)
+    return total.never_predicted
+
+
+def test_every_class_is_learned_whatever_the_seed(small):
+    shares = Slices(small, "train").class_shares
+    assert shares[1:].sum() == pytest.approx(0.02, abs=0.002)
+    assert [lost(small, seed) for seed in range(10)] == [[]] * 10
+
+
+def test_the_form_of_the_paper_loses_classes(small):
+    """What the defaults are for; if it no longer does, the test above says nothing."""
+    form = [f"{key}={str(value).lower()}" for key, value in OLD.items()]
+    assert any(lost(small, seed, *form) for seed in range(3))
 
 
 def test_it_learns(cases, tmp_path):
@@ -876,10 +936,53 @@ def test_the_bar_tells_the_time_of_the_whole_run(monkeypatch):
         monkeypatch.setattr(callbacks.RichProgressBar, name, lambda *_: {"val_dice": 0.5})
     bar = callbacks.Bar()
     trainer = SimpleNamespace(global_step=20, num_training_batches=10, max_epochs=6)
-    bar.on_train_start(trainer, None)
-    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5}
+    module = SimpleNamespace(never_predicted=[])
+    bar.on_train_start(trainer, module)
+    assert bar.get_metrics(trainer, module) == {"val_dice": 0.5}
     trainer.global_step = 30
-    assert bar.get_metrics(trainer, None) == {"val_dice": 0.5, "left": "0:00:15"}
+    assert bar.get_metrics(trainer, module) == {"val_dice": 0.5, "left": "0:00:15"}
+
+
+def test_the_bar_names_what_validation_never_predicts(monkeypatch):
+    monkeypatch.setattr(callbacks.RichProgressBar, "get_metrics", lambda *_: {"val_dice": 0.5})
+    bar, trainer = callbacks.Bar(), SimpleNamespace(global_step=0)
+    module = SimpleNamespace(never_predicted=["RV", "LV"])
+    assert bar.get_metrics(trainer, module) == {"val_dice": 0.5, "never_predicted": "RV,LV"}
+
+
+STUCK = ("training.lr=1e-9",)
+"""Logits stay at the shares of the classes, so that everything is background."""
+
+
+def test_classes_that_validation_never_predicts_are_named(cases, tmp_path):
+    train(settings(cases, *STUCK), tmp_path / "stuck", progress=False)
+    info, names = read_run(tmp_path / "stuck"), list(cases.classes)
+    for weights in WEIGHTS:
+        assert info[weights]["never_predicted"] == names
+    assert {row["never_predicted"] for row in log(tmp_path / "stuck")} == {"; ".join(names)}
+    words = f"no voxel of the validation cases is predicted as {', '.join(names)}; train for more"
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "stuck")])
+    assert f"warning: stuck: {words}" in done.stderr
+    run = ["train", str(cases.root), "--out", str(tmp_path / "cli"), "--epochs", "1"]
+    for setting in (*SMALL, *STUCK, *(f"{key}={value}" for key, value in OLD.items())):
+        run += ["--set", setting]
+    done = CliRunner().invoke(app, run)
+    assert read_run(tmp_path / "cli")["best"]["never_predicted"]
+    remedy = "--set network.last_activation=none and --set training.class_prior=true"
+    assert f"train with {remedy}" in done.stderr
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_that_predicts_every_class_is_not_warned_of(cases, tmp_path, older):
+    """Nor an older one, which does not say whether it does."""
+    info = train(settings(cases, **{"training.epochs": 1}), tmp_path / "run", progress=False)
+    info["best"]["never_predicted"] = []
+    if older:
+        del info["best"]["never_predicted"]
+    write_json(tmp_path / "run" / "run.json", info)
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert done.exit_code == 0
+    assert "warning" not in done.stderr
 
 
 def test_a_checkpoint_with_any_flipped_byte_is_damaged(tmp_path):

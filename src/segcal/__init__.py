@@ -8,6 +8,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _FUNCTIONS = {
+    "audit": "segcal.audit",
+    "open_audit": "segcal.audit",
+    "read_probs": "segcal.predictors.reading",
     "prepare": "segcal.data.prepare",
     "run_settings": "segcal.config",
     "train": "segcal.training",
@@ -17,8 +20,10 @@ _FUNCTIONS = {
     "evaluate": "segcal.scoring",
     "calibrate": "segcal.fitting",
     "predict": "segcal.predicting",
+    "read_results": "segcal.compare",
+    "save_figures": "segcal.figures",
 }
-_PACKAGES = ("calibrators", "corruptions", "losses", "metrics", "networks")
+_PACKAGES = ("calibrators", "corruptions", "figures", "losses", "metrics", "networks")
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -96,7 +97,7 @@ class RunSettings(BaseModel, extra="forbid", frozen=True):
 
 
 def run_settings(
-    values: Mapping[str, Any], *, config: Path | None = None, overrides: Sequence[str] = ()
+    values: Mapping[str, Any], *, config: AnyPath | None = None, overrides: Sequence[str] = ()
 ) -> RunSettings:
     """Settings from a TOML file, then `key=value` overrides, then values that are not None.
 
@@ -140,10 +141,10 @@ def validated(model: type[M], values: Mapping[str, Any]) -> M:
         raise UserError(_sentence(error, model)) from None
 
 
-def read_toml(path: Path, content: str) -> dict[str, Any]:
+def read_toml(path: AnyPath, content: str) -> dict[str, Any]:
     """The tables of a TOML file; `content` names them in the error."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except RecursionError:
         raise UserError(f"cannot read the {content} in {path}: it is nested too deeply") from None
     except (OSError, ValueError) as error:
@@ -156,7 +157,7 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
         values = values.setdefault(part, {})
         if not isinstance(values, dict):
             raise UserError(f"{key} cannot be set: {part} is a value, not a section")
-    values[last] = value
+    values[last] = os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _sentence(error: ValidationError, model: type[BaseModel]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,8 @@ from torch import Tensor
 
 from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.conformal import Guarantee, interval
-from segcal.data.case import prepared_image, read_images
-from segcal.data.catalog import Recipe
-from segcal.data.containers import data_files
 from segcal.data.images import Grid, from_array, restored
+from segcal.data.inputs import FLAT, Input, inputs_of, unit_of
 from segcal.folders import (
     calibrator_path,
     path_of,
@@ -34,7 +31,7 @@ from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
 from segcal.scoring.volumes import load_guarantee
-from segcal.types import Progress, UserError
+from segcal.types import AnyPath, Progress, UserError, as_paths
 
 UNSURE = 0.7  # foreground voxels below this confidence are counted
 FORMAT = 2  # of a summary
@@ -68,9 +65,10 @@ class Maps:
 
 def predict(
     predictor: ImagePredictor,
-    images: Sequence[Path],
-    out: Path,
+    images: AnyPath | Sequence[AnyPath],
+    out: AnyPath,
     *,
+    split: str = "test",
     calibrator: str = "",
     probabilities: bool = False,
     again: bool = False,
@@ -78,19 +76,23 @@ def predict(
 ) -> dict[str, dict[str, Any]]:
     """Write label map, confidence and summary of every case; returns the summaries.
 
-    Channels of a case come as `name_0000`, `name_0001` ..., or in one 4D file. A case that was
-    predicted from the same files is skipped unless `again`, even if its label map was corrected by
-    hand. Files of another predictor are not replaced. Volumes have intervals if `calibrate` fitted
-    them for these weights and this calibrator."""
-    groups = grouped(images, len(predictor.info["data"]["channels"]))
+    Images are files, folders such as nnU-Net's `imagesTs`, folders of a DICOM series, and prepared
+    data sets, of which a split is predicted. Channels of a case come as `name_0000`, `name_0001`
+    ..., or in one 4D file. Label maps have the format of the image. A case that was predicted from
+    the same files is skipped unless `again`, even if its label map was corrected by hand. Files of
+    another predictor are not replaced. Sizes have intervals if `calibrate` fitted them for these
+    weights and this calibrator."""
+    out = Path(out)
+    inputs = inputs_of(as_paths(images), predictor.info["data"], split)
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
     guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)
     sweep(out)
     summaries = {}
-    for i, (name, paths) in enumerate(groups.items(), start=1):
-        source = _source(predictor, paths, calibrator, probabilities)
-        files = _files(out, name, predictor.classes, probabilities)
+    for i, each in enumerate(inputs, start=1):
+        name = each.name
+        source = _source(predictor, each, calibrator, probabilities)
+        files = _files(out, each, predictor.classes, probabilities)
         summary_path = path_of(out, name, "_summary.json")
         known = read_summary(summary_path)
         if known is not None and not again and all(path.is_file() for path in files):
@@ -103,41 +105,48 @@ def predict(
             if summaries[name] != known:  # fitted since then
                 write_json(summary_path, summaries[name])
             continue
-        maps = _predicted(predictor, paths, fitted)
-        for old in _files(out, name, predictor.classes, probabilities=True):
+        maps = _predicted(predictor, each, fitted)
+        for old in _files(out, each, predictor.classes, probabilities=True):
             old.unlink(missing_ok=True)  # of a prediction with other options
         arrays = (maps.label, maps.confidence, *(maps.probs if probabilities else ()))
         for path, array in zip(files, arrays, strict=True):
-            write_image(path, from_array(array, maps.grid))
-        summaries[name] = source | with_intervals(summary(maps, predictor.classes), guarantee)
+            _write(path, array, maps.grid)
+        about = summary(maps, predictor.classes, unit_of(each.ending, maps.grid))
+        summaries[name] = source | with_intervals(about, guarantee)
         write_json(summary_path, summaries[name])
         if progress is not None:
-            progress(i, len(groups))
+            progress(i, len(inputs))
     return summaries
 
 
-def _files(out: Path, name: str, classes: Sequence[str], probabilities: bool) -> list[Path]:
+def _write(path: Path, array: NDArray[Any], grid: Grid) -> None:
+    """A map as an image; a single slice in the format of a picture as a picture."""
+    image = from_array(array, grid)
+    write_image(path, image[:, :, 0] if path.suffix in FLAT and len(array) == 1 else image)
+
+
+def _files(out: Path, case: Input, classes: Sequence[str], probabilities: bool) -> list[Path]:
     """The images of a case: label map, confidence, and a map per class if asked."""
-    kinds = ["seg", "confidence"]
+    kinds = ["confidence"]
     if probabilities:
         for k, word in enumerate(("background", *classes)):
             safe = re.sub(r"\W+", "-", word)
             kinds.append(f"prob_{k}_{safe}")
-    return [path_of(out, name, f"_{kind}.nii.gz") for kind in kinds]
+    maps = [path_of(out, case.name, f"_{kind}{case.map_ending}") for kind in kinds]
+    return [path_of(out, case.name, f"_seg{case.ending}"), *maps]
 
 
 def _source(
-    predictor: ImagePredictor, paths: Sequence[Path], calibrator: str, probabilities: bool
+    predictor: ImagePredictor, case: Input, calibrator: str, probabilities: bool
 ) -> dict[str, Any]:
     """What a prediction is made from."""
     fit = None
     if calibrator:  # another fit gives another prediction
         path = calibrator_path(predictor.root, calibrator, predictor.weights)
         fit = sha256(path.with_name(f"{path.name}.json"))
-    read = [part for path in paths for part in (path, *data_files(path))]
     return {
         "format": FORMAT,
-        "images": {path.name: sha256(path) for path in read if path.is_file()},
+        "images": case.marks,
         "run": predictor.root.resolve().name,
         "run_id": predictor.info["id"],
         "weights": predictor.weights,
@@ -147,55 +156,12 @@ def _source(
     }
 
 
-def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ...]]:
-    """Files by case: with two channels, `name_0000.nii.gz` and `name_0001.nii.gz` are those of
-    `name`.
-
-    With one channel every file is a case, unless a `_0000` of the same name is there: such files
-    look like further channels, and a wrong number of channels must be noticed.
-
-    >>> cases = grouped([Path("a_0001.nii"), Path("a_0000.nii"), Path("b.mha")], 2)
-    >>> {k: [p.name for p in v] for k, v in cases.items()}
-    {'a': ['a_0000.nii', 'a_0001.nii'], 'b': ['b.mha']}
-    """
-    groups: dict[str, dict[int, Path]] = defaultdict(dict)
-    stems = [re.sub(r"(\.nii)?\.\w+\Z", "", path.name) for path in images]
-    for path, stem in zip(images, stems, strict=True):
-        name, number = stem, -1  # the whole case
-        numbered = re.fullmatch(r"(?s)(.+)_(\d{4})", stem)
-        if numbered and (n_channels > 1 or f"{numbered[1]}_0000" in stems):
-            name, number = numbered[1], int(numbered[2])
-        if number in groups[name]:
-            raise UserError(
-                f"{path} and {groups[name][number]} would both be case {name!r}; predict them into"
-                " two folders"
-            )
-        groups[name][number] = path
-    cases = {}
-    for name, files in groups.items():
-        if set(files) not in ({-1}, set(range(n_channels))):
-            listed = ", ".join(sorted(p.name for p in files.values()))
-            needs = f"{n_channels} channels, from _0000 on" if n_channels > 1 else "one channel"
-            raise UserError(
-                f"case {name!r} has the files {listed} where this run needs {needs}; name other"
-                " cases otherwise"
-            )
-        cases[name] = tuple(files[number] for number in sorted(files))
-    return cases
-
-
-def _predicted(predictor: ImagePredictor, paths: tuple[Path, ...], fitted: Fitted | None) -> Maps:
+def _predicted(predictor: ImagePredictor, case: Input, fitted: Fitted | None) -> Maps:
     """The maps of a case, on the grid of its first file.
 
     A calibrator that keeps the label map keeps it here too: interpolating calibrated probabilities
     could change it."""
-    data = predictor.info["data"]
-    images = read_images(paths, tuple(data["channels"]))
-    recipe: dict[str, Any] = {}
-    for key, value in data["recipe"].items():
-        recipe[key] = tuple(value) if isinstance(value, list) else value
-    array, grid = prepared_image(images, Recipe(**recipe), data["orientation"])
-    original = Grid.of(images[0])
+    array, grid, original = case.read(predictor.info["data"])
     image = torch.from_numpy(array)
     logits = predictor.logits(image)
     probs = uncalibrated = _restored(logits, grid, original)
@@ -237,17 +203,22 @@ def _of_label(probs: NDArray[np.float32], label: NDArray[np.uint8]) -> NDArray[n
     return np.take_along_axis(probs, label[None].astype(np.intp), 0)[0]
 
 
-def summary(maps: Maps, classes: Sequence[str]) -> dict[str, Any]:
-    """Volumes and confidence of one case; the expected volume is the sum of the probabilities."""
-    millilitres, volumes = _millilitres(maps.grid.spacing), {}
+def summary(
+    maps: Maps, classes: Sequence[str], unit: tuple[str, float] = ("ml", 1.0)
+) -> dict[str, Any]:
+    """Sizes and confidence of one case; the expected size is the sum of the probabilities.
+
+    `unit` is the name of a unit and how many of it are a millilitre."""
+    name, n = unit
+    millilitres, sizes = _millilitres(maps.grid.spacing), {}
     given = zip(classes, maps.volumes.expected_ml, maps.volumes.spread_ml, strict=True)
-    for k, (name, expected, spread) in enumerate(given, start=1):
+    for k, (kind, expected, spread) in enumerate(given, start=1):
         n_voxels = int((maps.label == k).sum())
-        volumes[name] = {
+        sizes[kind] = {
             "voxels": n_voxels,
-            "ml": round(n_voxels * millilitres, 4),
-            "expected_ml": _rounded(expected),
-            "spread_ml": _rounded(spread),
+            name: round(n_voxels * millilitres * n, 4),
+            f"expected_{name}": _rounded(expected * n),
+            f"spread_{name}": _rounded(spread * n),
         }
     inside = _of_label(maps.probs, maps.label)[maps.label > 0]
     mean = unsure = None
@@ -255,9 +226,10 @@ def summary(maps: Maps, classes: Sequence[str]) -> dict[str, Any]:
         mean = round(float(inside.mean(dtype=np.float64)), 4)
         unsure = round(float((inside < UNSURE).mean()), 4)
     return {
-        "classes": volumes,
-        "voxel_ml": _rounded(maps.volumes.voxel_ml),
-        "image_ml": _rounded(maps.volumes.image_ml),
+        "classes": sizes,
+        "unit": name,
+        f"voxel_{name}": _rounded(maps.volumes.voxel_ml * n),
+        f"image_{name}": _rounded(maps.volumes.image_ml * n),
         "mean_confidence": mean,
         "unsure_share": unsure,
         "unseen_share": round(1 - float(maps.seen.mean()), 4),
@@ -270,13 +242,13 @@ def _rounded(value: float) -> float:
 
 def with_intervals(summary: dict[str, Any], guarantee: Guarantee | None) -> dict[str, Any]:
     """A summary with the intervals of this guarantee, and no others; none exceeds the image."""
-    classes = {}
+    classes, unit = {}, summary.get("unit", "ml")  # older ones name none
     for name, known in summary["classes"].items():
-        row = {key: known[key] for key in known if key not in ("interval_ml", "level")}
+        row = {key: known[key] for key in known if key not in (f"interval_{unit}", "level")}
         if guarantee is not None:
-            volumes = row["expected_ml"], row["spread_ml"], summary["voxel_ml"]
-            low, high = (float(end) for end in interval(*volumes, guarantee.quantile(name)))
-            row["interval_ml"] = [_rounded(low), _rounded(min(high, summary["image_ml"]))]
-            row["level"] = guarantee.level
+            sizes = row[f"expected_{unit}"], row[f"spread_{unit}"], summary[f"voxel_{unit}"]
+            low, high = (float(end) for end in interval(*sizes, guarantee.quantile(name)))
+            ends = [_rounded(low), _rounded(min(high, summary[f"image_{unit}"]))]
+            row |= {f"interval_{unit}": ends, "level": guarantee.level}
         classes[name] = row
     return summary | {"classes": classes}

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +21,23 @@ Progress = Callable[[int, int], None]
 """Called with how many steps of a task are done, and how many there are (0: not known)."""
 
 
+AnyPath = str | os.PathLike[str]
+"""What every function for users takes where a file or folder is meant."""
+
+
 class UserError(ValueError):
     """An error that the user can correct, in one sentence: what, what was got, what is allowed."""
+
+
+def as_paths(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
+    """One path or several as a list.
+
+    >>> [path.name for path in as_paths("runs/mbls")]
+    ['mbls']
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        return [Path(paths)]
+    return [Path(path) for path in paths]
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -67,8 +84,17 @@ def check_settings(
         check_choice(f"setting of {key}", name, tuple(table[key].settings))
 
 
+def check_tensors(**values: object) -> None:
+    """Raise unless all are torch tensors: losses and calibrators take nothing else."""
+    for name, value in values.items():
+        if not hasattr(value, "is_floating_point"):
+            got = f"{type(value).__module__}.{type(value).__name__}"
+            raise UserError(f"{name} must be a torch tensor; got {got}")
+
+
 def check_arrays(scores: Tensor, labels: Tensor, *, name: str = "logits") -> None:
     """Raise unless the shapes and types of `scores` (logits or probs) and `labels` fit."""
+    check_tensors(**{name: scores, "labels": labels})
     if not scores.is_floating_point():
         raise UserError(f"{name} must be floating point; got {scores.dtype}")
     if scores.ndim < 2 or scores.shape[1] < 2:

@@ -34,7 +34,7 @@ from segcal.calibrators.local import lts, scale_locally
 from segcal.calibrators.regions import scale_regions, ts2
 from segcal.calibrators.temperature import scale, ts
 from segcal.calibrators.vector import scale_classes, vs
-from segcal.types import UserError, check_settings, settings_of
+from segcal.types import AnyPath, UserError, check_settings, settings_of
 
 __all__ = ["CALIBRATORS", "HIGHEST", "LOWEST", "VOXELS", "Batches", "Calibrator", "Fitted"]
 __all__ += ["NoForegroundError", "OutdatedError", "fit", "load", "lts", "save", "saved"]
@@ -80,7 +80,7 @@ def fit(key: str, batches: Batches, **settings: Any) -> Fitted:
     return CALIBRATORS[key].fit(batches, **settings)
 
 
-def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = None) -> None:
+def save(fitted: Fitted, stem: AnyPath, *, identity: Mapping[str, Any] | None = None) -> None:
     """Write `<stem>.safetensors`, the parameters, and `<stem>.json`, the facts.
 
     `identity` names the run and data fitted on. No pickle, so that reading a file runs no code. The
@@ -92,19 +92,19 @@ def save(fitted: Fitted, stem: Path, *, identity: Mapping[str, Any] | None = Non
     data = safetensors.torch.save(tensors)
     facts["sha256"] = _digest(data, facts)
     text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    Path(stem).parent.mkdir(parents=True, exist_ok=True)
     for path, payload in zip(_paths(stem), (data, text.encode()), strict=True):
         partial = path.with_name(f".{path.name}.partial")  # each whole or not at all
         partial.write_bytes(payload)
         partial.replace(path)
 
 
-def saved(stem: Path) -> bool:
+def saved(stem: AnyPath) -> bool:
     """Whether both files are there."""
     return all(path.is_file() for path in _paths(stem))
 
 
-def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
+def load(stem: AnyPath, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     """Read a saved calibrator; its identity must hold all that `expect` says."""
     again = "fit the calibrator again"
     try:
@@ -118,7 +118,7 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
         raise UserError(f"{stem}.json is damaged; {again}") from None
     key = facts.get("key")
     if version == 1 and key not in SAME:
-        raise OutdatedError(stem)
+        raise OutdatedError(Path(stem))
     if version not in (1, FORMAT):
         raise UserError(f"{stem}.json has format {version}, this segcal reads {FORMAT}; {again}")
     if digest != _digest(data, facts):
@@ -135,8 +135,8 @@ def load(stem: Path, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     return Fitted(key, row.apply, tensors, facts, row.keeps_labels)
 
 
-def _paths(stem: Path) -> tuple[Path, Path]:
-    # not with_suffix: a stem may have dots
+def _paths(stem: AnyPath) -> tuple[Path, Path]:
+    stem = Path(stem)  # not with_suffix: a stem may have dots
     return stem.with_name(f"{stem.name}.safetensors"), stem.with_name(f"{stem.name}.json")
 
 

@@ -73,7 +73,7 @@ def curves(batches: Batches, radii: Sequence[int] = ()) -> Curves:
         for i in range(n_rings):
             for x, y in counted(case, ring == i):
                 of_patient[i, 0] += len(y)
-                of_patient[i, 1:] += _along_grid(x, y).flatten()
+                of_patient[i, 1:] += along_grid(x, y).flatten()
     table = np.stack([of_patient.numpy() for of_patient in sums.values()]) if sums else np.zeros(1)
     if not table[..., 0].any():
         raise UserError(NO_VOXELS)
@@ -82,7 +82,7 @@ def curves(batches: Batches, radii: Sequence[int] = ()) -> Curves:
     return Curves(n_classes, table[..., 0], table[..., 1:].reshape(len(table), n_rings, 3, -1))
 
 
-def _along_grid(x: Tensor, y: Tensor) -> Tensor:
+def along_grid(x: Tensor, y: Tensor) -> Tensor:
     """NLL and its derivatives by log b (3, G), summed over voxels (K, v) with labels (v)."""
     highest, winner = x.max(0, keepdim=True)
     x = x - highest  # at most 0: no overflow, and little cancellation in the variance

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from segcal.calibrators.curves import Curves, Solution, curves, solve
 from segcal.calibrators.fitting import Batches, Fitted, within
-from segcal.voxels import predicted
+from segcal.voxels import grown, predicted
 
 RADII = (1, 2, 3, 5)
 JOIN = 3  # steps from the weight 1 to 0
@@ -41,7 +41,11 @@ def ts2(batches: Batches) -> Fitted:
     >>> sorted(ts2(lambda: [(logits, labels, logits)]).parameters)
     ['far', 'near', 'radius']
     """
-    table = curves(batches, RINGS)
+    return ts2_of(curves(batches, RINGS))
+
+
+def ts2_of(table: Curves) -> Fitted:
+    """The fit from the sums over `RINGS`, which needs no data any more."""
     tried = {radius: _solved(table, radius) for radius in RADII}
     radius = min(tried, key=lambda r: tried[r][0].nll)
     best, problems = tried[radius]
@@ -60,7 +64,7 @@ def ts2(batches: Batches) -> Fitted:
 
 def _solved(table: Curves, radius: int) -> tuple[Solution, list[str]]:
     """The temperatures with a radius, and warnings about those that are not determined."""
-    w = np.array([share(d, radius) for d in (*RINGS, RINGS[-1] + 1)])
+    w = _shares(radius)
     weights: NDArray[np.float64] = np.stack([w, 1 - w], 1)
     solution, warnings = solve(table, weights), []
     for place, problem in zip(PLACES, solution.problems, strict=True):
@@ -78,6 +82,30 @@ def share(distance: int, radius: int) -> float:
     [1.0, 1.0, 1.0, 0.67, 0.33, 0.0, 0.0]
     """
     return min(max((radius + JOIN - distance) / JOIN, 0.0), 1.0)
+
+
+def _shares(radius: int) -> NDArray[np.float64]:
+    """The same for each of `RINGS`, and beyond."""
+    return np.array([share(distance, radius) for distance in (*RINGS, RINGS[-1] + 1)])
+
+
+def sharpness(near: float, far: float, radius: int) -> Tensor:
+    """1/T for each of `RINGS`, and beyond."""
+    w = torch.from_numpy(_shares(radius)).float()
+    return w / near + (1 - w) / far
+
+
+def rings(foreground: Tensor) -> Tensor:
+    """Which of `RINGS` is the first that reaches a voxel (D, H, W), by its number, or one more.
+
+    >>> rings(torch.tensor([[[True, False, False, False]]]))
+    tensor([[[0, 0, 1, 2]]], dtype=torch.uint8)
+    """
+    ring, region = torch.zeros(foreground.shape, dtype=torch.uint8), foreground[None]
+    for _ in RINGS:
+        region = grown(region, 1)
+        ring += ~region[0]
+    return ring
 
 
 def scale_regions(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.curves import Solution, curves, half_width, solve
+from segcal.calibrators.curves import Curves, Solution, curves, half_width, solve
 from segcal.calibrators.fitting import VOXELS, Batches, Fitted, NoForegroundError
 from segcal.types import check_choice
 from segcal.voxels import NEAR
@@ -29,10 +29,16 @@ def ts(batches: Batches, *, voxels: str = "near") -> Fitted:
     >>> round(fitted.facts()["temperature"], 3)
     7.282
     """
-    n_classes, chosen, everywhere = both(batches, voxels)
-    temperature = float(chosen.temperatures[0])
+    table, n_near = _table(batches, voxels)
+    return ts_of(table, n_near)
+
+
+def ts_of(table: Curves, n_near: int = 0) -> Fitted:
+    """The fit from sums over rings, of which the first `n_near` count; 0: all."""
+    chosen, everywhere = _solved(table, n_near)
+    temperature, voxels = float(chosen.temperatures[0]), "near" if n_near else "all"
     record: dict[str, Any] = {"settings": {"voxels": voxels}, "voxels": voxels}
-    record |= {"n_classes": n_classes, "n_voxels": chosen.n_voxels}
+    record |= {"n_classes": table.n_classes, "n_voxels": chosen.n_voxels}
     record |= {"n_patients": len(chosen.influence)}
     record |= {"nll_before": chosen.nll_before, "nll_after": chosen.nll}
     record |= {"temperature": temperature, "interval": chosen.interval()}
@@ -53,14 +59,26 @@ def scale(log_probs: Tensor, image: Tensor | None, *, temperature: Tensor) -> Te
 
 def both(batches: Batches, voxels: str) -> tuple[int, Solution, Solution]:
     """The number of classes; the temperature of some voxels, and of all."""
+    table, n_near = _table(batches, voxels)
+    return table.n_classes, *_solved(table, n_near)
+
+
+def _table(batches: Batches, voxels: str) -> tuple[Curves, int]:
+    """One pass over the data; how many of the first rings are near, 0 if all voxels count."""
     check_choice("voxels", voxels, VOXELS)
-    table = curves(batches, (NEAR,) if voxels == "near" else ())
-    everywhere = solve(table, np.ones((table.n_voxels.shape[1], 1)))
-    if voxels == "all":
-        return table.n_classes, everywhere, everywhere
-    if not table.n_voxels[:, 0].any():
+    near = voxels == "near"
+    return curves(batches, (NEAR,) if near else ()), int(near)
+
+
+def _solved(table: Curves, n_near: int) -> tuple[Solution, Solution]:
+    """The temperature of the first rings, and of all."""
+    n_rings = table.n_voxels.shape[1]
+    everywhere = solve(table, np.ones((n_rings, 1)))
+    if not n_near:
+        return everywhere, everywhere
+    if not table.n_voxels[:, :n_near].any():
         raise NoForegroundError
-    return table.n_classes, solve(table, np.array([[1.0], [0.0]])), everywhere
+    return solve(table, (np.arange(n_rings) < n_near).astype(float)[:, None]), everywhere
 
 
 def apart(one: Solution, other: Solution) -> bool:

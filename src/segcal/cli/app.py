@@ -23,11 +23,13 @@ from rich.table import Table
 from typer import Argument, Option
 
 from segcal import __version__
+from segcal.cli.words import Verbs
 from segcal.hardware import before_torch
 from segcal.types import Progress as Counter
 from segcal.types import UserError
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -35,7 +37,7 @@ app = typer.Typer(
     help="Calibrated medical image segmentation: from raw data to a report.",
     epilog="Example: segcal prepare hippocampus --from Task04_Hippocampus",
 )
-listing = typer.Typer(no_args_is_help=True, epilog="Example: segcal list datasets")
+listing = typer.Typer(cls=Verbs, no_args_is_help=True, epilog="Example: segcal list datasets")
 app.add_typer(listing, name="list", help="List what segcal knows.")
 
 Out = Option("--out", "-o", help="The folder to write.")
@@ -157,7 +159,19 @@ def bar(*columns: Any) -> Progress:
 
 @contextmanager
 def counting(title: str, column: Any = None) -> Iterator[Counter]:
-    """A bar that counts the steps of a task; `column` shows their number."""
-    with bar(column or MofNCompleteColumn()) as shown:
-        task = shown.add_task(title, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total or None)
+    """A bar that counts the steps of a task; `column` shows their number.
+
+    It appears with the first step: what fails before, or has nothing to do, shows none."""
+    shown = bar(column or MofNCompleteColumn())
+
+    def count(done: int, total: int) -> None:
+        if not shown.task_ids:
+            shown.start()
+            shown.add_task(title, total=None)
+        shown.update(shown.task_ids[0], completed=done, total=total or None)
+
+    try:
+        yield count
+    finally:
+        if shown.task_ids:
+            shown.stop()

@@ -12,12 +12,21 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from segcal.cli.app import AsJson, app, counting, listing, note, show
+from segcal.cli.app import AsJson, Names, app, counting, listing, note, show
 from segcal.types import UserError, check_choice
 
 DATA_SET = "A known data set (segcal list datasets), or a name for your own."
 SPLIT = "A JSON file with lists train, val, test of case or patient ids."
-PATIENTS = "A JSON object case: patient, where patients have several cases."
+PERCENTILES = (
+    "Clip each image and channel to its own: low,high. By default 0.5,99.5 for your data, 0,100"
+    " (the range) for known data sets."
+)
+PATIENTS = "JSON (case: patient) or CSV (case, patient), where patients have several cases."
+IMAGES = "Images in no known layout: a pattern in quotes whose star is the case, as in"
+IMAGES += " 'own/*/image.nii.gz'. Repeat it for several channels."
+LABELS = "Their label maps, likewise: 'own/*/seg.nii.gz'."
+CLASSES = "Names of the labels of --labels: CSF,GM,WM. By default every label is a class."
+FOLDS = "Divide patients into N folds; each is tested once (segcal train --fold, study fold=all)."
 ALLOW = "Keep identical images, also across train, val and test."
 DROP = "Leave out images that are identical to earlier ones."
 MaybeText = str | None
@@ -66,6 +75,10 @@ def prepare(
     split: Annotated[MaybePath, Option(help=SPLIT)] = None,
     patients: Annotated[MaybePath, Option(help=PATIENTS)] = None,
     seed: Annotated[int, Option(help="Seed of the split (and of the phantom).")] = 0,
+    folds: Annotated[int | None, Option(help=FOLDS)] = None,
+    images: Annotated[Names, Option(help=IMAGES)] = None,
+    labels: Annotated[MaybeText, Option(help=LABELS)] = None,
+    classes: Annotated[MaybeText, Option(help=CLASSES)] = None,
     workers: Annotated[int, Option(help="Processes.")] = os.cpu_count() or 1,
     skip_broken: Annotated[bool, Option("--skip-broken", help="Leave broken cases out.")] = False,
     allow: Annotated[bool, Option("--allow-duplicates", help=ALLOW)] = False,
@@ -75,6 +88,7 @@ def prepare(
     spacing: Annotated[MaybeText, Option(help="Resample to voxels of z,y,x mm.")] = None,
     crop: Annotated[MaybeText, Option(help="Crop or pad about the centre to z,y,x voxels.")] = None,
     window: Annotated[MaybeText, Option(help="Clip intensities, e.g. CT: low,high.")] = None,
+    percentiles: Annotated[MaybeText, Option(help=PERCENTILES)] = None,
     axis: Annotated[int | None, Option(help="The array axis of the slices (0 is z).")] = None,
     keep_empty: Annotated[bool | None, Option(help="Train on slices without foreground.")] = None,
     cases: Annotated[int, Option(help="phantom: how many cases.")] = 40,
@@ -87,20 +101,25 @@ def prepare(
 
     options: dict[str, Any] = {"size": _numbers(size, 2), "spacing": _numbers(spacing, 3, float)}
     options |= {"crop": _numbers(crop, 3), "window": _numbers(window, 2, float)}
+    options |= {"percentiles": _numbers(percentiles, 2, float)}
     options |= {"axis": axis, "keep_empty": keep_empty, "shape": _numbers(shape, 3)}
     options |= {"split_file": split, "patients_file": patients, "seed": seed, "n_cases": cases}
+    names = [name.strip() for name in classes.split(",")] if classes else None
+    options |= {"folds": folds, "images": images or (), "labels": labels or "", "classes": names}
     options |= {"workers": workers, "skip_broken": skip_broken, "again": again}
     if allow or drop:
         options["duplicates"] = "allow" if allow else "drop"
     with counting(f"preparing {name}") as progress:
         prepared = run(name, source, to, progress=progress, **options)
     facts = summary(prepared.cases)
-    for line in facts["warnings"]:
+    for line in (*prepared.notes, *facts["warnings"]):
         note(line)
     if as_json:
         show(facts | {"fresh": prepared.fresh}, Table(), as_json)
         return
     counts = ", ".join(f"{n} {name}" for name, n in facts["splits"].items())
+    if facts["folds"] > 1:
+        counts += f" in the first of {facts['folds']} folds"
     classes = ", ".join(prepared.cases.classes)
     print(f"{prepared.cases.root}: {facts['cases']} cases ({counts}), classes {classes}")
     print("prepared" if prepared.fresh else "already prepared; nothing to do")

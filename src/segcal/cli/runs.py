@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,12 +21,11 @@ from segcal.cli.app import (
     note,
     show,
 )
+from segcal.cli.scores import coverage, show_scores
 
 if TYPE_CHECKING:
     from segcal.config import RunSettings
     from segcal.conformal import Coverage
-    from segcal.metrics import Metric
-    from segcal.predictors import Predictor
 
 Row = dict[str, Any]
 
@@ -50,11 +48,9 @@ VOXELS = (
 PLACES = {"near": "near predicted foreground", "all": "all"}
 NOISE = "Gaussian noise of 0, 0.01 ... 0.05."
 LEVEL = "The level of volume intervals, 0.5 to 0.99; by default 0.9, if there are patients enough."
-IMAGES = "Images; channels of a case as name_0000, name_0001 ..."
-# What is shown: the metric, its class, and the voxels.
-MAIN = [(key, "mean", "") for key in ("dice", "assd", "hd95", "missed")]
-MAIN += [(key, "all", "all") for key in ("misplaced", "nll", "volume_ratio")]
-MAIN += [("ece", "all", "near"), ("ece", "all", "reference"), ("ece_perfect", "all", "all")]
+IMAGES = "Images, or folders of them such as imagesTs; channels as name_0000, name_0001 ..."
+IMAGES += " A prepared data set: its test cases."
+FEW = 5  # validation cases: with fewer, another case gives another calibrator
 
 
 @app.command(epilog="Example: segcal train cases/hippocampus --loss mbls --set loss.margin=5")
@@ -79,6 +75,7 @@ def train(
     from segcal.config import run_settings
     from segcal.folders import WEIGHTS
     from segcal.training import train as run
+    from segcal.unlearned import warning
 
     flags: dict[str, Any] = {"data": str(data) if data else None, "fold": fold, "seed": seed}
     flags |= {"loss.name": loss, "network.name": network, "training.epochs": epochs}
@@ -96,6 +93,9 @@ def train(
         scores = [f"{info[name][key]:.4f}" if key in info[name] else "" for key in shown]
         table.add_row(str(folder), name, str(info[name]["epoch"]), *scores, str(info["seconds"]))
     show(info | {"folder": str(folder)}, table, as_json)
+    for name in WEIGHTS:
+        if sentence := warning(info, name):
+            note(f"{name} weights: {sentence}", "warning")
 
 
 def _default_folder(settings: RunSettings) -> Path:
@@ -123,6 +123,7 @@ def evaluate(
     from segcal.corruptions import CORRUPTIONS
     from segcal.predictors import open_predictor
     from segcal.scoring import evaluate as score
+    from segcal.unlearned import warning
 
     predictor = open_predictor(run, weights=weights, data=data)
     kinds = list(corrupt or [])
@@ -136,10 +137,12 @@ def evaluate(
         with counting(f"{run.name} {split} {kind}".strip()) as progress:
             options |= {"seed": seed, "again": again, "progress": progress}
             tables[kind or "clean"] = rows = score(predictor, **options)
-        held[kind or "clean"] = _coverage(predictor, rows, calibrator)
+        held[kind or "clean"] = coverage(predictor, rows, calibrator)
     after = f", after {calibrator}" if calibrator else ""
     source = f"{run.name}, {predictor.weights} weights, {split} split{after}"
-    _show_scores(source, tables, held, as_json)
+    show_scores(source, tables, held, as_json)
+    if sentence := warning(predictor.info, predictor.weights):
+        note(f"{run.name}: {sentence}", "warning")
 
 
 @app.command(epilog="Example: segcal calibrate runs/mbls --with ts --with lts")
@@ -163,6 +166,12 @@ def calibrate(
     wanted = names or ["ts", "ts2", "lts"]
     with counting(f"calibrating {run.name}") as progress:
         facts = fit(predictor, wanted, voxels=voxels, level=level, again=again, progress=progress)
+    if (n_cases := len(predictor.ids("val"))) < FEW:
+        cases = "1 validation case" if n_cases == 1 else f"{n_cases} validation cases"
+        note(
+            f"fitted on {cases}; with fewer than {FEW}, calibrators vary from case to case",
+            "warning",
+        )
     for name, fact in facts.items():
         for line in fact["warnings"]:
             note(f"{name}: {line}", "warning")
@@ -173,11 +182,11 @@ def calibrate(
     held: dict[str, dict[str, Coverage]] = {}
     for name in ("", *wanted):
         tables[name or "before"] = rows = score(predictor, calibrator=name)
-        held[name or "before"] = _coverage(predictor, rows, name)
+        held[name or "before"] = coverage(predictor, rows, name)
     if not held["before"] and (lack := lacking(predictor)):
         note(lack, "warning")
     source = f"{run.name}, {predictor.weights} weights, test split"
-    _show_scores(source, tables, held, as_json, facts)
+    show_scores(source, tables, held, as_json, facts)
 
 
 def _temperatures(facts: Mapping[str, Any]) -> Table:
@@ -201,76 +210,6 @@ def _temperatures(facts: Mapping[str, Any]) -> Table:
     return table
 
 
-def _coverage(predictor: Predictor, rows: list[Row], calibrator: str) -> dict[str, Coverage]:
-    """For how many patients the volume interval of each class held; nothing without a fit."""
-    from segcal.scoring.volumes import class_coverage, load_guarantee, patients_of
-
-    guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
-    return class_coverage(rows, guarantee, patients_of(predictor)) if guarantee else {}
-
-
-def _show_scores(
-    source: str,
-    tables: Mapping[str, list[Row]],
-    held: Mapping[str, Mapping[str, Coverage]],
-    as_json: bool,
-    facts: Any = None,
-) -> None:
-    """The main metrics of a source, a row per table; coverage of volumes.
-
-    Means over cases; expected over true volume is of all cases together, as in comparisons."""
-    from segcal.metrics import METRICS
-
-    regions = any(row["class"] == "mean (region)" for rows in tables.values() for row in rows)
-    title = f"{source}: mean over cases (E/O: of all together)"
-    title += ", overlap and distances of regions" * regions
-    heads = [_head(METRICS[key], voxels) for key, _, voxels in MAIN]
-    table = Table("", *heads, title=title)
-    values: dict[str, dict[str, Any]] = {}
-    for name, rows in tables.items():
-        values[name] = {}
-        for key, of, voxels in MAIN:
-            kind = "mean (region)" if regions and of == "mean" else of
-            shown = f"{key} {voxels}" if key == "ece" else key
-            together = key == "volume_ratio"
-            values[name][shown] = _ratio(rows) if together else _mean(rows, key, kind, voxels)
-        table.add_row(name, *(f"{value:.4g}" for value in values[name].values()))
-    lines = []
-    for name, classes in held.items():
-        if classes:
-            values[name]["coverage"] = {kind: each.values() for kind, each in classes.items()}
-        before = f"{name}, " if len(held) > 1 else ""
-        lines += [f"{before}{kind}: {each.sentence()}" for kind, each in classes.items()]
-    show(values if facts is None else {"scores": values, "fits": facts}, table, as_json, *lines)
-
-
-def _head(metric: Metric, voxels: str) -> str:
-    """The head of a column; of several sets of voxels it names its own."""
-    if metric.label.endswith("if perfect"):
-        return metric.label
-    several = metric.label == "ECE"
-    arrow = "" if several and voxels == "reference" else metric.arrow  # no value is better
-    return " ".join(filter(None, (metric.label, voxels if several else "", arrow)))
-
-
-def _mean(rows: list[dict[str, Any]], metric: str, kind: str, voxels: str) -> float:
-    values, wanted = [], (metric, kind, voxels)
-    for row in rows:
-        there = (row["metric"], row["class"], row["voxels"]) == wanted and row["case"] != "pooled"
-        if there and not math.isnan(row["value"]):
-            values.append(row["value"])
-    return sum(values) / len(values) if values else math.nan
-
-
-def _ratio(rows: list[Row]) -> float:
-    """Expected over true volume of all foreground in all cases."""
-    true, expected = 0.0, 0.0
-    for row in rows:
-        true += row["value"] if row["metric"] == "true_ml" else 0.0
-        expected += row["value"] if row["metric"] == "expected_ml" else 0.0
-    return expected / true if true else math.nan
-
-
 @app.command(epilog="Example: segcal predict runs/mbls scan.nii.gz --out predictions")
 def predict(
     run: RunFolder,
@@ -278,6 +217,7 @@ def predict(
     out: Annotated[Path, Out],
     calibrator: Calibrator = "",
     weights: Weights = None,
+    split: Annotated[str, Option(help="Of a prepared data set: test, val or train.")] = "test",
     probabilities: Annotated[bool, Option("--probabilities", help="A map per class too.")] = False,
     again: Again = False,
     as_json: AsJson = False,
@@ -288,17 +228,21 @@ def predict(
 
     predictor = open_predictor(run, weights=weights)
     options: dict[str, Any] = {"calibrator": calibrator, "probabilities": probabilities}
+    options["split"] = split
     with counting("predicting") as progress:
         summaries = apply(predictor, images, out, again=again, progress=progress, **options)
     levels = {row.get("level") for about in summaries.values() for row in about["classes"].values()}
+    units = dict.fromkeys(about.get("unit", "ml") for about in summaries.values())
     columns = [f"{100 * level:.3g} % interval" for level in levels if level]
-    table = Table("case", "class", "ml", "expected ml", *columns)
+    unit = " / ".join(units)
+    table = Table("case", "class", unit, f"expected {unit}", *columns)
     about_cases = Table("case", "mean confidence", "unsure share")
     for name, summary in summaries.items():
+        own = summary.get("unit", "ml")
         for kind, row in summary["classes"].items():
-            values = [_short(row["ml"]), _short(row["expected_ml"])]
-            if "interval_ml" in row:
-                values.append(" to ".join(map(_short, row["interval_ml"])))
+            values = [_short(row[own]), _short(row[f"expected_{own}"])]
+            if f"interval_{own}" in row:
+                values.append(" to ".join(map(_short, row[f"interval_{own}"])))
             table.add_row(name, kind, *values)
         sure = summary["mean_confidence"], summary["unsure_share"]
         about_cases.add_row(name, *("—" if value is None else str(value) for value in sure))
@@ -306,7 +250,7 @@ def predict(
             share = f"{100 * summary['unseen_share']:.2g} %"
             note(f"{name}: the network did not look at {share} of the image; confidence is 0 there")
     if not columns:
-        note("volumes have no interval; segcal calibrate fits one on the validation patients")
+        note("sizes have no interval; segcal calibrate fits one on the validation patients")
     show(summaries, table, as_json, about_cases)
 
 

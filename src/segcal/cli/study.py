@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from segcal.study.watch import State, Watch
 CPUS = "Threads of a cell; 1 unless the plan says more."
 GPUS = "GPUs of a cell, or a share of one; default: one if there are any, on a cluster none."
 SHOWN = ("trains", "scores", "failed", "waits", "trained", "finished")  # first in a full table
+FOLDS = "Run every cell on folds 0 to N-1 of the data (segcal prepare --folds N)."
 WORKERS = "Processes here; by default as many as cores or GPUs allow."
 
 
@@ -30,6 +32,7 @@ def study(
     only: Annotated[Names, Option(help="Only this section. May be repeated.")] = None,
     cell: Annotated[Names, Option(help="Only this cell of --dry-run. May be repeated.")] = None,
     seeds: Annotated[int | None, Option(min=1, help="Run every cell with seeds 0 to N-1.")] = None,
+    folds: Annotated[int | None, Option(min=1, help=FOLDS)] = None,
     workers: Annotated[int | None, Option(help=WORKERS)] = None,
     ray: Annotated[str, Option(help="Run on a Ray cluster: auto, or its address.")] = "",
     cpus: Annotated[int | None, Option("--cpus-per-cell", help=CPUS)] = None,
@@ -47,7 +50,7 @@ def study(
     from segcal.study.plan import read_plan
     from segcal.study.runner import run_study
 
-    options: dict[str, Any] = {"seeds": seeds, "cpus": cpus, "gpus": gpus}
+    options: dict[str, Any] = {"seeds": seeds, "folds": folds, "cpus": cpus, "gpus": gpus}
     options |= {"overrides": sets or [], "only": only or [], "names": cell or []}
     wanted = read_plan(plan, data=data, **options)
     names = dict.fromkeys(Path(cell.settings.data).name for cell in wanted.cells)
@@ -59,6 +62,10 @@ def study(
     with Board() as board:
         done = run_study(wanted, folder, workers=workers, ray=ray, retry=retry, watch=board)
     show(done, _outcome_table(done), as_json)
+    for row in done["contenders"]:
+        if lacking := _lacking(row):
+            never = f"{row['label']} never predicts {lacking} on validation"
+            note(f"{never}; {row['remedy']}", "warning")
     for name, error in done["failed"].items():
         note(f"failed: {name}: {error}", "segcal")
     for name in done["undecided"]:
@@ -69,17 +76,24 @@ def study(
 
 
 def _outcome_table(done: Mapping[str, Any]) -> Table:
-    heads = ("method", "weights", "tried: validation DSC (NLL)", "chosen", "runs")
-    table = Table(*heads, title=done["out"])
+    heads = ["method", "weights", "tried: validation DSC (NLL)", "chosen", "runs"]
+    some_lack = any(_lacking(row) for row in done["contenders"])
+    table = Table(*heads, *["never predicted"] * some_lack, title=done["out"])
     for row in done["contenders"]:
         tried = []
         for text, dice in row["tried"].items():
             with_nll = f" ({row['nll'][text]:.4f})" if text in row["nll"] else ""
             tried.append(f"{text or 'as is'}: {_number(dice)}{with_nll}")
         chosen = "none finished" if row["chosen"] is None else row["chosen"] or "as is"
-        n_runs = str(len(row["runs"]))
-        table.add_row(row["label"], row["weights"], ", ".join(tried), chosen, n_runs)
+        cells = [row["label"], row["weights"], ", ".join(tried), chosen, str(len(row["runs"]))]
+        table.add_row(*cells, *[_lacking(row)] * some_lack)
     return table
+
+
+def _lacking(row: Mapping[str, Any]) -> str:
+    """The classes that validation never predicts, each with the number of runs: `LV (1 of 3)`."""
+    counts = Counter(kind for kinds in row.get("never_predicted", {}).values() for kind in kinds)
+    return ", ".join(f"{kind} ({n} of {len(row['runs'])})" for kind, n in counts.items())
 
 
 def _estimate_table(times: Mapping[str, Any]) -> Table:
@@ -144,11 +158,14 @@ class Board(Watch):
 def board_table(states: Mapping[str, State], slots: int, height: int) -> Table:
     """The progress of the cells; running ones first, as many as fit the screen."""
     rows = sorted(states.items(), key=lambda item: SHOWN.index(item[1].step))[: max(1, height)]
-    table = Table("cell", "", "epoch", "val DSC", "left", title=_title(states, slots))
+    some_lack = any(state.never_predicted for _, state in rows)
+    heads = ["cell", "", "epoch", "val DSC", "left", *["never predicted"] * some_lack]
+    table = Table(*heads, title=_title(states, slots))
     for name, state in rows:
         epoch = f"{state.epoch}/{state.epochs}"
         left = _duration(state.left) if state.step == "trains" else ""
-        table.add_row(name, state.step, epoch, _number(state.dice), left)
+        cells = [name, state.step, epoch, _number(state.dice), left]
+        table.add_row(*cells, *[state.never_predicted] * some_lack)
     return table
 
 

@@ -41,6 +41,9 @@ METRIC_SETS = {
 }
 """`main`: nothing depends on voxels that the answer chooses. `paper`: as the paper ranks."""
 
+OF_CONFIDENCE = MetricSet("main", _MAIN[:3], ("misplaced",), "near", "misplaced")
+"""`main` without the NLL, for confidence maps: only the predicted class has a probability."""
+
 
 def metric_set(key: str) -> MetricSet:
     """A row of `METRIC_SETS`."""

@@ -8,15 +8,15 @@ from typing import Any
 
 from segcal import folders
 from segcal.compare.reading import read_results
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError, as_paths
 
 
-def pack(paths: Sequence[Path], to: Path) -> dict[str, Any]:
+def pack(paths: AnyPath | Sequence[AnyPath], to: AnyPath) -> dict[str, Any]:
     """Copy runs or a study into a folder that `read_results` reads like the runs themselves.
 
     Returns how many runs it holds and its size in bytes. Runs that cannot be compared, or have no
     scores, are refused."""
-    to = to.resolve()
+    paths, to = as_paths(paths), Path(to).resolve()
     if to.exists() and not folders.is_packed(to):
         raise UserError(f"{to} exists and is not a packed study; choose another --out")
     if to.exists() and (others := folders.foreign_in_packed(to)):

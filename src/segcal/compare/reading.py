@@ -11,13 +11,13 @@ import pandas as pd
 from segcal import folders
 from segcal.compare import checks
 from segcal.compare.contenders import Contender, contenders_of, rule_of
-from segcal.compare.metric_sets import metric_set
+from segcal.compare.metric_sets import OF_CONFIDENCE, metric_set
 from segcal.compare.records import Results
-from segcal.types import UserError, check_choice
+from segcal.types import AnyPath, UserError, as_paths, check_choice
 
 
 def read_results(
-    paths: Sequence[Path],
+    paths: AnyPath | Sequence[AnyPath],
     *,
     scored: bool = True,
     weights: str | None = None,
@@ -29,7 +29,7 @@ def read_results(
     `scored` asks for test scores. `weights` reads one kind of weights alone. `choose` is the rule
     by which validation chooses settings, if not that of the study. `metrics` is the set that
     orders: `main`, or `paper` for the metrics of the paper."""
-    lead = metric_set(metrics)
+    lead, paths = metric_set(metrics), as_paths(paths)
     if weights is not None:
         check_choice("weights", weights, folders.WEIGHTS)
     failed = {}
@@ -38,6 +38,9 @@ def read_results(
             failed[str(folders.cell_folder(folder, cell))] = why
     runs = _runs(paths, failed)
     checks.check_alike(runs)
+    kinds = {info.get("audit", {}).get("kind") for info in runs.values()}
+    if kinds == {"confidence"} and lead.key == "main":
+        lead = OF_CONFIDENCE
     scores = pd.concat([_scores(name, info) for name, info in runs.items()], ignore_index=True)
     clean = scores[(scores[["corruption", "calibrator"]] == "").all(axis=1)]
     clean = clean[clean["split"] == "test"]

@@ -107,7 +107,7 @@ def prepared_image(
     images: list[sitk.Image], recipe: Recipe, orientation: str | None
 ) -> tuple[NDArray[np.float32], Grid]:
     """Channels on one grid -> the array (D, C, H, W) that a network sees, and its grid."""
-    turned = [oriented(scaled(image, recipe.window), orientation, recipe.axis) for image in images]
+    turned = [oriented(scaled(image, recipe), orientation, recipe.axis) for image in images]
     grid = target_grid(Grid.of(turned[0]), recipe)
     arrays = [sitk.GetArrayFromImage(on_grid(image, grid, labels=False)) for image in turned]
     return np.clip(np.stack(arrays, axis=1), 0, 1), grid
@@ -135,12 +135,22 @@ def _label(raw: RawCase, source: Source) -> sitk.Image:
     return from_array(label, Grid.of(images[0]))
 
 
-def scaled(image: sitk.Image, window: tuple[float, float] | None) -> sitk.Image:
-    """Intensities to [0, 1], from a window or the volume's own range; constant images become 0."""
+def scaled(image: sitk.Image, recipe: Recipe) -> sitk.Image:
+    """Intensities to [0, 1], from a window or the image's own; constant images become 0."""
     values = sitk.GetArrayFromImage(image).astype(np.float64)
-    low, high = window if window is not None else (values.min(), values.max())
+    low, high = recipe.window or _limits(values, recipe.percentiles)
     unit = np.clip((values - low) / (high - low), 0, 1) if high > low else np.zeros_like(values)
     return from_array(unit.astype(np.float32), Grid.of(image))
+
+
+def _limits(values: NDArray[np.float64], percentiles: tuple[float, float]) -> tuple[float, float]:
+    """Two percentiles of an image; its range where these are one value, as in a sparse image."""
+    ends = (0.0, 100.0)
+    if percentiles != ends:
+        low, high = np.percentile(values, percentiles)
+        if low < high:
+            return float(low), float(high)
+    return float(values.min()), float(values.max())
 
 
 def oriented(image: sitk.Image, orientation: str | None, axis: int) -> sitk.Image:

@@ -45,9 +45,16 @@ class Recipe:
     spacing: tuple[float, float, float] | None = None  # resample to this voxel size, in mm
     size: tuple[int, int] | None = None  # resize every slice to this height and width
     crop: tuple[int, int, int] | None = None  # crop or pad to this shape about the centre
-    window: tuple[float, float] | None = None  # clip intensities (CT, in HU); None: own range
+    window: tuple[float, float] | None = None  # clip intensities (CT, in HU)
+    # Without a window: clip to these percentiles of the image's own channel.
+    percentiles: tuple[float, float] = (0.0, 100.0)
     axis: int = 0  # the axis that slices are taken along
     keep_empty: bool = True  # whether slices without foreground are trained on
+
+
+OWN = Recipe(percentiles=(0.5, 99.5))
+"""Of a user's own data: a few bright voxels must not squeeze the rest. The paper's data sets are
+scaled by minimum and maximum, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +210,12 @@ def source_of(name: str, root: Path) -> Source:
 def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     """A row's recipe with a user's changes (those that are not None), checked."""
     changes = {key: value for key, value in overrides.items() if value is not None}
+    if "window" in changes and "percentiles" in changes:
+        raise UserError("window and percentiles both scale intensities; give one of them")
+    if "window" in changes:
+        changes["percentiles"] = Recipe.percentiles  # not used, and not recorded
+    if "percentiles" in changes:
+        changes.setdefault("window", None)
     recipe = replace(recipe, **changes)
     for key, length in (("spacing", 3), ("size", 2), ("crop", 3)):
         values = getattr(recipe, key)
@@ -214,6 +227,10 @@ def changed_recipe(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
         check_voxels(f"{key} gives", getattr(recipe, key) or ())
     if recipe.window is not None and not -math.inf < recipe.window[0] < recipe.window[1] < math.inf:
         raise UserError(f"window must be two rising numbers; got {recipe.window}")
+    low, high = recipe.percentiles
+    if not 0 <= low < high <= 100:
+        allowed = "two rising numbers from 0 to 100"
+        raise UserError(f"percentiles must be {allowed}; got {recipe.percentiles}")
     check_range("axis", recipe.axis, 0, 2)
     return recipe
 
@@ -225,7 +242,7 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
         raise UserError(f"{path} must have {needed} as objects")
     if not all(map(str.isdecimal, channels)):
         raise UserError(f'{path}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
-    numbers = _label_numbers(path, labels)
+    numbers = label_numbers(path, labels)
     ignore = numbers.pop("ignore", (None,))[0]  # of several only one can be stored
     used = sorted({raw for group in numbers.values() for raw in group} - {0})
     if not 0 < len(used) < 255:
@@ -247,10 +264,11 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
         regions=regions,
         patients_named=False,
         channels=tuple(str(channels[key]) for key in sorted(channels, key=int)),
+        recipe=OWN,
     )
 
 
-def _label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+def label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """From `name: number`, `name: [numbers]` (nnU-Net) or `number: name` (Decathlon)."""
     numbers = {}
     swapped = all(str(key).isdecimal() for key in labels)

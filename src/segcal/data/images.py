@@ -6,6 +6,7 @@ cropping, padding, resampling and the way back are one operation: a move to anot
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from segcal.data.containers import check_file, check_header
+from segcal.data.series import read_series
 from segcal.types import UserError
 
 sitk.ProcessObject.SetGlobalWarningDisplay(False)  # what matters is raised and reworded here
@@ -76,7 +78,9 @@ class Grid:
 
 
 def read(path: Path) -> sitk.Image:
-    """Read an image of any of `FORMATS`; the file is checked first."""
+    """Read an image of any of `FORMATS`, or a folder of DICOM files; files are checked first."""
+    if path.is_dir():
+        return read_series(path)
     contents, reader = check_file(path)
     try:
         image = sitk.ReadImage(str(path), sitk.sitkUnknown, reader)
@@ -124,6 +128,10 @@ def read_single(path: Path) -> sitk.Image:
 
 def orientation(path: Path) -> str | None:
     """The anatomical orientation code in the header of a 3D image; `None` if it has none."""
+    if path.is_dir():
+        with suppress(UserError):
+            return Grid.of(read_series(path)).orientation
+        return None
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:

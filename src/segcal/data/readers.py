@@ -133,7 +133,12 @@ def decathlon(root: Path) -> Iterator[RawCase]:
 def nnunet(root: Path) -> Iterator[RawCase]:
     """nnU-Net v2 raw: `imagesTr/X_0000.nii.gz`, `_0001` ..., `labelsTr/X.nii.gz`."""
     ending = str(description(root).get("file_ending", ".nii.gz"))
-    for id, files in sorted(_channels(root / "imagesTr", re.escape(ending)).items()):
+    images = _channels(root / "imagesTr", re.escape(ending))
+    labels = {
+        path.name.removesuffix(ending): path for path in _files(root / "labelsTr", f"*{ending}")
+    }
+    for id in sorted(images.keys() | labels.keys()):
+        files = images.get(id) or [root / "imagesTr" / f"{id}_0000{ending}"]  # reported as missing
         yield RawCase(id, id, tuple(files), (root / "labelsTr" / f"{id}{ending}",))
 
 

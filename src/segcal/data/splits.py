@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,11 +26,7 @@ def by_patient(patient_of: Mapping[str, str], sizes: tuple[int, int, int], seed:
     >>> {name: len(ids) for name, ids in split.items()}
     {'train': 14, 'val': 2, 'test': 4}
     """
-
-    def digest(patient: str) -> str:
-        return hashlib.sha256(f"{seed}:{patient}".encode()).hexdigest()
-
-    patients = sorted(_patients(patient_of), key=digest)
+    patients = _shuffled(patient_of, seed)
     n, total = len(patients), sum(sizes)
     _, n_val, n_test = sizes
     if n != total:
@@ -52,6 +49,44 @@ def leave_one_out(patient_of: Mapping[str, str]) -> list[Split]:
     return folds
 
 
+def by_fold(
+    patient_of: Mapping[str, str], n_folds: int, sizes: tuple[int, int, int], seed: int
+) -> list[Split]:
+    """Splits for cross-validation: every patient is tested once, in one of `n_folds` splits.
+
+    The rest is divided into train and val as `sizes` are. The order is that of `by_patient`.
+
+    >>> folds = by_fold({f"c{i}": f"c{i}" for i in range(20)}, 5, (7, 1, 2), seed=0)
+    >>> [{name: len(ids) for name, ids in fold.items()} for fold in folds][0]
+    {'train': 14, 'val': 2, 'test': 4}
+    >>> len({id for fold in folds for id in fold["test"]})
+    20
+    """
+    patients = _shuffled(patient_of, seed)
+    n, (n_train, n_val, _) = len(patients), sizes
+    least = 2 if n > 3 else 3  # beside those of the test, one patient trains and one validates
+    if not least <= n_folds <= n:
+        raise UserError(f"folds must be {least} to {n}, the number of patients; got {n_folds}")
+    folds = []
+    for k in range(n_folds):
+        first, end = k * n // n_folds, (k + 1) * n // n_folds
+        rest = patients[end:] + patients[:first]
+        role = dict.fromkeys(rest, "train") | dict.fromkeys(patients[first:end], "test")
+        share = max(1, round(len(rest) * n_val / (n_train + n_val)))
+        role |= dict.fromkeys(rest[: min(share, len(rest) - 1)], "val")
+        folds.append(_by_role(patient_of, role))
+    return folds
+
+
+def _shuffled(patient_of: Mapping[str, str], seed: int) -> list[str]:
+    """The patients by a hash of seed and name, which depends on no library's random numbers."""
+
+    def digest(patient: str) -> str:
+        return hashlib.sha256(f"{seed}:{patient}".encode()).hexdigest()
+
+    return sorted(_patients(patient_of), key=digest)
+
+
 def _patients(patient_of: Mapping[str, str]) -> set[str]:
     patients = set(patient_of.values())
     if len(patients) < len(NAMES):
@@ -68,14 +103,38 @@ def _by_role(patient_of: Mapping[str, str], role: Mapping[str, str]) -> Split:
 
 
 def patients_from_file(path: Path, ids: set[str]) -> dict[str, str]:
-    """Which patient a case is of, from a JSON object `case: patient`."""
+    """Which patient a case is of, from a file as `read_patients` takes it."""
+    values = read_patients(path)
+    for id in sorted(set(values) - ids):
+        raise UserError(f"{path} names {id!r}, which is no case of this data set")
+    return values
+
+
+def read_patients(path: Path) -> dict[str, str]:
+    """Patients by case: a JSON object `case: patient`, or a CSV file with these two columns."""
+    if path.suffix.lower() == ".csv":
+        return _patients_of_csv(path)
     values = read_users_json(path)
     if not isinstance(values, dict) or not _are_names([*values.values()]):
         expected = 'a JSON object of cases and their patients, as in {"scan_001": "anna"}'
         raise UserError(f"{path} must be {expected}")
-    for id in sorted(set(values) - ids):
-        raise UserError(f"{path} names {id!r}, which is no case of this data set")
     return values
+
+
+def _patients_of_csv(path: Path) -> dict[str, str]:
+    patient_of: dict[str, str] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    for row in rows:
+        case, patient = row.get("case"), row.get("patient")
+        if not case or not patient:
+            raise UserError(f"{path} must have the columns case and patient, filled in every row")
+        if patient_of.setdefault(case, patient) != patient:
+            raise UserError(f"{path} gives case {case!r} two patients; keep one row")
+    return patient_of
 
 
 def from_file(path: Path, patient_of: Mapping[str, str]) -> list[Split]:

@@ -17,11 +17,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segcal.figures.calibration import reliability, reliability_per_class
+    from segcal.figures.calibration import before_and_after, reliability, reliability_per_class
     from segcal.figures.comparison import dice_vs_calibration, mean_logits, rank_heatmap
     from segcal.figures.from_runs import FIGURES, FigureRow, save_figures
     from segcal.figures.looks import Look, look_of, looks_of
     from segcal.figures.outlines import contact_sheet
+    from segcal.figures.overlay import confidence_overlay
     from segcal.figures.pictures import Outcome, qualitative
     from segcal.figures.series import (
         distance,
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     )
     from segcal.figures.values import aurc, risk_curve
 
-__all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "aurc", "contact_sheet"]
+__all__ = ["FIGURES", "FigureRow", "Look", "Outcome", "aurc", "before_and_after"]
 __all__ += [
+    "confidence_overlay",
+    "contact_sheet",
     "dice_vs_calibration",
     "distance",
     "learning_curves",
@@ -47,8 +50,8 @@ __all__ += ["reliability", "reliability_per_class", "risk_coverage", "risk_curve
 __all__ += ["save_figures", "sensitivity"]
 
 # Where names are looked for, in this order; the first needs the fewest other packages.
-_MODULES = ["outlines", "looks", "values", "calibration", "comparison", "pictures", "series"]
-_MODULES += ["from_runs"]
+_MODULES = ["outlines", "looks", "values", "calibration", "comparison", "overlay", "pictures"]
+_MODULES += ["series", "from_runs"]
 
 
 def __getattr__(name: str) -> Any:
@@ -57,3 +60,7 @@ def __getattr__(name: str) -> Any:
         if name in contents:
             return contents[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

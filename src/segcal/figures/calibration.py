@@ -14,8 +14,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from segcal.figures import layout
+from segcal.figures.given import Given, looks_or_own, sums_of
 from segcal.figures.layout import DOUBLE, INK, PALE, SINGLE, SMALL, SOFT
-from segcal.figures.looks import Look, Looks
+from segcal.figures.looks import Look, Looks, look_of
 from segcal.figures.values import BinSums, Floats, ece_of
 
 MOST_DIAGRAMS = 16  # more are drawn as lines, a panel per class
@@ -31,11 +32,17 @@ Diagram = tuple[str, BinSums, Look, float | None]
 
 @layout.styled
 def reliability(
-    bins: Mapping[str, BinSums], looks: Looks, *, perfect: Mapping[str, float] | None = None
+    bins: Mapping[str, Given] | Given,
+    looks: Looks | None = None,
+    *,
+    perfect: Mapping[str, float] | None = None,
 ) -> Figure:
     """A diagram per contender, over the confidence of the predicted class, with its ECE.
 
-    `perfect` is what a perfectly calibrated network would have, where it is not 0."""
+    Takes what `segcal.metrics.reliability` gives, by name. `perfect` is what a perfectly calibrated
+    network would have, where it is not 0."""
+    bins = sums_of(bins)
+    looks = looks_or_own(looks, bins)
     diagrams = []
     for key, sums in bins.items():
         title = layout.shortened(looks[key].label, 28)
@@ -46,12 +53,16 @@ def reliability(
 
 @layout.styled
 def reliability_per_class(
-    bins: Mapping[str, BinSums], looks: Looks, classes: Sequence[str]
+    bins: Mapping[str, Given] | Given,
+    looks: Looks | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Figure:
-    """Reliability of the probability of each class; the sums of a contender are (classes, bins).
+    """Reliability of the probability of each foreground class, of which `classes` are the names.
 
     A diagram per contender and class. If there are too many, a panel per class with a line per
     contender."""
+    bins = sums_of(bins, classes=True)
+    looks, classes = looks_or_own(looks, bins), classes or _numbered(bins)
     n_diagrams, missing = len(bins) * len(classes), layout.labels_without(looks, bins)
     if n_diagrams > MOST_DIAGRAMS:
         return _class_lines(bins, looks, classes, missing)
@@ -64,8 +75,34 @@ def reliability_per_class(
     return _diagrams(diagrams, columns, "probability", "frequency", missing)
 
 
+def _numbered(bins: Mapping[str, BinSums]) -> list[str]:
+    """Names for classes that have none."""
+    n_classes = max((len(sums["count"]) for sums in bins.values()), default=0)
+    return [f"class {k}" for k in range(1, n_classes + 1)]
+
+
 def _of_class(bins: BinSums, k: int) -> BinSums:
     return {name: sums[k] for name, sums in bins.items()}
+
+
+@layout.styled
+def before_and_after(
+    before: Given, after: Given, *, name: str = "calibration", classes: Sequence[str] | None = None
+) -> Figure:
+    """Reliability of one network before and after a calibrator, which `name` names.
+
+    With `classes`, the names of the foreground classes, a row for each class's probability."""
+    titles = ("before", f"after {name}")
+    pair = dict(zip(titles, (before, after), strict=True))
+    looks = {titles[0]: look_of("ce", label=titles[0]), titles[1]: look_of("mbls", label=titles[1])}
+    diagrams: list[Diagram] = []
+    for k, word in enumerate(classes or ()):
+        for key, sums in sums_of(pair, classes=True).items():
+            diagrams.append((f"{word}, {key}", _of_class(sums, k), looks[key], None))
+    for key, sums in sums_of(pair).items() if not classes else ():
+        diagrams.append((key, sums, looks[key], None))
+    words = ("probability", "frequency") if classes else ("confidence", "accuracy")
+    return _diagrams(diagrams, 2, *words, ())
 
 
 def _share(bins: BinSums) -> Floats:

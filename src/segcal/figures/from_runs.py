@@ -36,7 +36,7 @@ from segcal.figures.collected import (
 from segcal.figures.looks import WORDS, looks_of
 from segcal.folders import path_of, read_log, save_figure, sweep
 from segcal.predictors import open_predictor
-from segcal.types import UserError, check_choice
+from segcal.types import AnyPath, UserError, check_choice
 from segcal.voxels import near
 
 
@@ -159,7 +159,8 @@ def reliability_per_class(results: Results, dataset: str) -> Figure | None:
     method, then the voxels per bin and the ECEs. Pooled over {voxels} of all cases."""
     parts = {}
     for key, bins in bins_of(results, dataset, "per_class").items():
-        parts[key] = {name: sums[1:] for name, sums in bins.items()}
+        if not np.isnan(bins["count"]).any():  # confidence maps know the predicted class alone
+            parts[key] = {name: sums[1:] for name, sums in bins.items()}
     if not parts:
         return None
     looks, classes = looks_of(results.main(dataset)), results.data(dataset)["classes"]
@@ -313,7 +314,7 @@ FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
 
 
 def save_figures(
-    results: Results, out: Path, *, format: str = "svg", keys: Sequence[str] = ()
+    results: Results, out: AnyPath, *, format: str = "svg", keys: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Draw figures of some runs, or all figures, into a folder, as `<data set>-<key>.<format>`.
 
@@ -321,11 +322,11 @@ def save_figures(
     check_choice("format", format, FORMATS)
     for key in keys:
         check_choice("figure", key, tuple(FIGURES))
-    sweep(out)
+    sweep(Path(out))
     rows: list[dict[str, Any]] = []
     for dataset in results.datasets:
         for key in keys or FIGURES:
-            row, path = FIGURES[key], path_of(out, dataset, f"-{key}.{format}")
+            row, path = FIGURES[key], path_of(Path(out), dataset, f"-{key}.{format}")
             figure = row.draw(results, dataset)
             if figure is not None:
                 save_figure(path, figure)

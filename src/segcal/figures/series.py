@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from segcal.compare.names import Settings, setting_text, value_text
 from segcal.figures import layout
+from segcal.figures.given import Given, looks_or_own, sums_of
 from segcal.figures.layout import DOUBLE, INK, SINGLE, SMALL, SOFT
 from segcal.figures.looks import Look, Looks, axis_label
 from segcal.figures.values import BinSums, aurc, risk_curve
@@ -139,8 +140,10 @@ def _ticks(settings: Sequence[Settings]) -> tuple[str, list[str]]:
 
 
 @layout.styled
-def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
+def risk_coverage(bins: Mapping[str, Given] | Given, looks: Looks | None = None) -> Figure:
     """Per contender the error rate among the most confident voxels, and the area under it."""
+    bins = sums_of(bins)
+    looks = looks_or_own(looks, bins)
     shown = {}
     for key, sums in bins.items():
         if np.sum(sums["count"]) > 0:
@@ -164,11 +167,17 @@ def risk_coverage(bins: Mapping[str, BinSums], looks: Looks) -> Figure:
 
 
 @layout.styled
-def distance(bands: Mapping[str, BinSums], looks: Looks, classes: Sequence[str]) -> Figure:
+def distance(
+    bands: Mapping[str, Given] | Given,
+    looks: Looks | None = None,
+    classes: Sequence[str] = (),
+) -> Figure:
     """Confidence less accuracy by distance to the outline, and below it the accuracy.
 
     Bands are sums (B,), half of them inside, and `class_conf` and `class_hit` (K, B); `classes`
     are the foreground's. A panel for the predicted class, then one for each class's probability."""
+    bands = sums_of(bands)
+    looks = looks_or_own(looks, bands)
     panels: list[tuple[str, str, dict[str, BinSums]]] = [("predicted class", "accuracy", {})]
     panels += [(name, "frequency", {}) for name in classes]
     for key, sums in bands.items():

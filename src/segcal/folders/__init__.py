@@ -19,6 +19,7 @@ from segcal.folders.files import (
 from segcal.folders.names import check_name, check_text, one_name, path_of
 from segcal.folders.predictions import read_summary
 from segcal.folders.runs import (
+    NEVER_PREDICTED,
     REMOVED,
     WEIGHTS,
     calibrator_path,

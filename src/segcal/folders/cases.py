@@ -17,7 +17,7 @@ import numpy as np
 from segcal.folders.files import read_json, sha256, write_json
 from segcal.folders.names import path_of
 from segcal.folders.schemas import CasesFile, PreparedFile, fault_of
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 CASES = "cases.json"
 AGAIN = "prepare the data set again with --again"
@@ -64,7 +64,15 @@ class CaseSet:
     def split(self, name: str, fold: int = 0) -> tuple[str, ...]:
         """The case ids of `train`, `val` or `test`."""
         if not 0 <= fold < self.n_folds:
-            raise UserError(f"fold must lie in 0..{self.n_folds - 1} for {self.name}; got {fold}")
+            has = (
+                f"{self.root} has {self.n_folds} folds"
+                if self.n_folds > 1
+                else f"{self.root} has one fold"
+            )
+            remedy = "segcal prepare --folds N makes more"
+            raise UserError(
+                f"{has}, so fold must lie in 0..{self.n_folds - 1}; got {fold}; {remedy}"
+            )
         if name not in self.info["splits"][fold]:
             raise UserError(f"unknown split {name!r}; choose one of train, val, test")
         return tuple(self.info["splits"][fold][name])
@@ -136,8 +144,9 @@ def write_cases(root: Path, info: Mapping[str, Any]) -> None:
     write_json(root / CASES, info)
 
 
-def open_cases(root: Path) -> CaseSet:
+def open_cases(root: AnyPath) -> CaseSet:
     """Open a prepared data set."""
+    root = Path(root)
     if not is_case_set(root):
         problem = f"{root} is not a prepared data set (it has no {CASES})"
         raise UserError(f"{problem}; run segcal prepare first")

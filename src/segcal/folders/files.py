@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -222,10 +222,11 @@ def changed(path: Path, known: dict[str, Any] | None) -> bool:
     return not same_stat and sha256(path) != known["sha256"]
 
 
-def save_figure(path: Path, figure: Figure) -> None:
+def save_figure(path: AnyPath, figure: Figure) -> None:
     """Write a figure as svg, pdf or png, by the file's ending; equal figures give equal bytes."""
     import matplotlib  # slow to load, and most users of this module do without
 
+    path = Path(path)
     dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     settings: Any = {"svg.hashsalt": "segcal", "svg.fonttype": "path", "pdf.fonttype": 42}
     settings |= {"savefig.bbox": None, "savefig.facecolor": "auto"}

@@ -33,6 +33,10 @@ one with the lowest validation NLL among those about as good in Dice. Older runs
 RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
 CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees"
 GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
+NEVER_PREDICTED = "never_predicted"
+"""In the facts of a run's weights, and in `log.csv`: the classes with labelled voxels among the
+validation cases, none of which is predicted."""
+
 REMOVED = "removed"  # the status of a run that --again is about to delete
 
 _RELU = {"last_activation": "relu"}
@@ -195,11 +199,15 @@ def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
 
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The epochs in `log.csv`, in their order, all values numbers; none if there is no file."""
+    """The epochs in `log.csv`, in their order; none if there is no file.
+
+    All values are numbers but those of `NEVER_PREDICTED`."""
     rows = read_rows(root / LOG, columns)
     try:
         epochs = [int(row["epoch"]) for row in rows]
-        numbers = [float(value) for row in rows for value in row.values()]
+        numbers = []
+        for row in rows:
+            numbers += [float(value) for key, value in row.items() if key != NEVER_PREDICTED]
     except (KeyError, ValueError, TypeError):
         epochs, numbers = [], []
     if rows and (not numbers or any(b <= a for a, b in zip([-1, *epochs], epochs, strict=False))):

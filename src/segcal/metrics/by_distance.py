@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segcal.metrics.arrays import Array, tensor_of
 from segcal.metrics.masks import chosen, places
 from segcal.metrics.statistics import detached, largest
 from segcal.types import IGNORE
@@ -55,10 +56,10 @@ class Bands:
 
 
 def bands(
-    logits: Tensor,
-    labels: Tensor,
+    logits: Array,
+    labels: Array,
     spacing: Sequence[float],
-    foreground: Tensor | None = None,
+    foreground: Array | None = None,
     *,
     ignore_index: int = IGNORE,
 ) -> Bands:
@@ -71,25 +72,37 @@ def bands(
     >>> bands(logits, torch.tensor([0, 0, 1]), (1.0,)).count[4:7]
     tensor([1., 1., 1.], dtype=torch.float64)
     """
-    logits, labels = detached(logits), detached(labels).long()
-    inside = predicted(logits[None])[0] if foreground is None else foreground
-    furthest = WIDTH * N_BANDS
-    box = _box(inside, [math.ceil(furthest / size) for size in spacing])
-    inside, labels, logits = inside[box], labels[box], logits[(slice(None), *box)]
-    out, into = (square_distance(region, spacing, furthest) for region in (inside, ~inside))
-    away = torch.maximum(out, into)  # one of the two is 0
-    where = places((away <= (furthest + 1e-6) ** 2) & (labels != ignore_index))
+    logits, labels = detached(tensor_of(logits)), detached(tensor_of(labels)).long()
+    inside = predicted(logits[None])[0] if foreground is None else tensor_of(foreground)
+    box = _box(inside, [math.ceil(WIDTH * N_BANDS / size) for size in spacing])
+    labels, logits = labels[box], logits[(slice(None), *box)]
+    band = band_map(inside[box], spacing)
+    where = places((band < len(BANDS)) & (labels != ignore_index))
     if not len(where):
         return Bands.zero(len(logits))
-    # The band of a distance in (n - 1, n] is n; a voxel of 1 mm beside the outline is in band 1.
-    step = (away.reshape(-1)[where].sqrt() / WIDTH - 1e-4).ceil().clamp_min(1).long()
-    band = torch.where(inside.reshape(-1)[where], N_BANDS - step, N_BANDS - 1 + step)
+    band = band.reshape(-1)[where].long()
     scores, truth = chosen(logits.flatten(1)[None], labels.reshape(1, -1), where)
-    return Bands(*(part.cpu() for part in _sums(scores, truth, band)))
+    return sums_of_bands(scores, truth, band)
 
 
-def _sums(scores: Tensor, truth: Tensor, band: Tensor) -> tuple[Tensor, ...]:
-    """The parts of `Bands` from scores (K, M), labels and bands (M,)."""
+def band_map(inside: Tensor, spacing: Sequence[float]) -> Tensor:
+    """The number of each voxel's band in `BANDS` (*S), uint8, for a region (*S); 10: in none.
+
+    >>> band_map(torch.tensor([False, False, True]), (2.0,))
+    tensor([8, 6, 3], dtype=torch.uint8)
+    """
+    furthest = WIDTH * N_BANDS
+    out, into = (square_distance(region, spacing, furthest) for region in (inside, ~inside))
+    away = torch.maximum(out, into)  # one of the two is 0
+    there = away <= (furthest + 1e-6) ** 2
+    # The band of a distance in (n - 1, n] is n; a voxel of 1 mm beside the outline is in band 1.
+    step = away.sqrt_().div_(WIDTH).sub_(1e-4).ceil_().clamp_(1, N_BANDS)
+    band = torch.where(inside, N_BANDS - step, N_BANDS - 1 + step)
+    return band.masked_fill_(~there, len(BANDS)).to(torch.uint8)
+
+
+def sums_of_bands(scores: Tensor, truth: Tensor, band: Tensor) -> Bands:
+    """`Bands` of voxels: scores (K, M), labels and numbers of bands (M,)."""
     n_classes, n = len(scores), len(BANDS)
     log_probs = F.log_softmax(scores.float(), 0)
     probs = log_probs.exp().double()
@@ -99,7 +112,8 @@ def _sums(scores: Tensor, truth: Tensor, band: Tensor) -> tuple[Tensor, ...]:
     of_all = [torch.bincount(band, value.double(), n) for value in values]
     class_conf = torch.bincount((first + band).flatten(), probs.flatten(), n_classes * n)
     class_hit = torch.bincount(truth * n + band, minlength=n_classes * n).double()
-    return *of_all, class_conf.reshape(-1, n), class_hit.reshape(-1, n)
+    parts = *of_all, class_conf.reshape(-1, n), class_hit.reshape(-1, n)
+    return Bands(*(part.cpu() for part in parts))
 
 
 def _box(region: Tensor, margin: Sequence[int]) -> tuple[slice, ...]:

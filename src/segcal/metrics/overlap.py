@@ -6,11 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.metrics.arrays import Array, tensor_of
 from segcal.types import IGNORE, UserError, check_labels, check_range
 
 
-def label_map(scores: Tensor) -> Tensor:
+def label_map(scores: Array) -> Tensor:
     """The class (N, *S) of the largest of scores (N, K, *S), the first of several."""
+    scores = tensor_of(scores)
     last = scores.shape[1] - 1
     if scores.device.type != "cpu" or scores.dtype == torch.bfloat16 or last > 255:
         return scores.max(1).indices
@@ -23,15 +25,14 @@ def label_map(scores: Tensor) -> Tensor:
     return torch.from_numpy(labels).long()
 
 
-def confusion(
-    pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IGNORE
-) -> Tensor:
+def confusion(pred: Array, labels: Array, *, n_classes: int, ignore_index: int = IGNORE) -> Tensor:
     """Voxel counts (K, K), a row per predicted and a column per reference class; counts add.
 
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), n_classes=2)
     tensor([[1, 0],
             [1, 1]])
     """
+    pred, labels = tensor_of(pred), tensor_of(labels)
     may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     n_cells = n_classes**2
     narrow = torch.uint8 if n_cells <= 256 else torch.int64  # bytes are counted three times as fast
@@ -47,7 +48,7 @@ def confusion(
     return counts.reshape(n_classes, n_classes)
 
 
-def dice(pred: Tensor, labels: Tensor, *, n_classes: int, ignore_index: int = IGNORE) -> Tensor:
+def dice(pred: Array, labels: Array, *, n_classes: int, ignore_index: int = IGNORE) -> Tensor:
     r"""Dice similarity $\frac{2|P \cap R|}{|P| + |R|}$ of label maps, per foreground class (K-1,).
 
     A class absent from both is NaN and left out of means; a class present in only one is 0.

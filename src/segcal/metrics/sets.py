@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segcal.metrics.arrays import Array, tensor_of
 from segcal.metrics.edges import N_BINS, N_FINE, bin_of
 from segcal.metrics.masks import chosen, places
 from segcal.metrics.statistics import (
@@ -35,7 +36,7 @@ BLOCK = 1 << 18  # logits at a time in the processor's cache
 
 
 def reliability_of_sets(
-    logits: Tensor, labels: Tensor, near: Tensor, *, ignore_index: int = IGNORE
+    logits: Array, labels: Array, near: Array, *, ignore_index: int = IGNORE
 ) -> dict[str, Reliability]:
     """Statistics over each of `SETS`, in its bins: logits (N, K, *S), labels and near (N, *S).
 
@@ -45,6 +46,7 @@ def reliability_of_sets(
     >>> {name: int(bins.n_voxels) for name, bins in sets.items()}
     {'all': 3, 'near': 2, 'reference': 2}
     """
+    logits, labels, near = (tensor_of(values) for values in (logits, labels, near))
     check_arrays(logits, labels)
     logits, labels = detached(logits), detached(labels).long()
     n_classes = logits.shape[1]

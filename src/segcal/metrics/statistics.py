@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segcal.metrics.arrays import Array, tensor_of
 from segcal.metrics.edges import N_BINS, N_FINE, bin_of, fine_edges
 from segcal.metrics.masks import chosen, places, voxel_mask
 from segcal.types import IGNORE, UserError, check_arrays, check_labels, check_range
@@ -136,8 +137,8 @@ class Reliability:
 
 
 def reliability(
-    logits: Tensor,
-    labels: Tensor,
+    logits: Array,
+    labels: Array,
     *,
     n_bins: int = N_BINS,
     mask: str = "all",
@@ -156,6 +157,7 @@ def reliability(
     >>> print(f"{ece(bins):.4f} {cece(bins):.4f} {nll(bins):.4f}")
     0.4641 0.4641 1.0878
     """
+    logits, labels = tensor_of(logits), tensor_of(labels)
     check_arrays(logits, labels)
     logits = detached(logits)
     check_finite(logits)
@@ -167,8 +169,8 @@ def reliability(
 
 
 def reliability_of_probs(
-    probs: Tensor,
-    labels: Tensor,
+    probs: Array,
+    labels: Array,
     *,
     n_bins: int = N_BINS,
     mask: str = "all",
@@ -185,6 +187,7 @@ def reliability_of_probs(
     >>> round(ece(reliability_of_probs(probs, torch.tensor([1]))).item(), 2)
     0.25
     """
+    probs, labels = tensor_of(probs), tensor_of(labels)
     check_arrays(probs, labels, name="probs")
     probs = detached(probs)
     low, high = (value.item() for value in probs.aminmax())

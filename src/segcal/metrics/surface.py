@@ -17,6 +17,7 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from segcal.metrics.arrays import Array, tensor_of
 from segcal.metrics.overlap import check_label_maps
 from segcal.types import IGNORE, UserError
 
@@ -31,8 +32,8 @@ class Surface:
 
 
 def surfaces(
-    pred: Tensor,
-    labels: Tensor,
+    pred: Array,
+    labels: Array,
     *,
     n_classes: int,
     spacing: Sequence[float] | None,
@@ -48,6 +49,7 @@ def surfaces(
     >>> asd(distances), missed(distances)
     (tensor([1., nan], dtype=torch.float64), tensor([0, 0]))
     """
+    pred, labels = tensor_of(pred), tensor_of(labels)
     may_ignore = check_label_maps(pred, labels, n_classes, ignore_index)
     shape = tuple(pred.shape)
     if pred.ndim not in (2, 3):

@@ -34,7 +34,7 @@ from segcal.predictors.cases import data_of, image_id, prediction_of
 from segcal.predictors.protocol import ImagePredictor, Prediction
 from segcal.predictors.run import Run, finished_run, open_run
 from segcal.provenance import identity, versions
-from segcal.types import UserError, check_choice
+from segcal.types import AnyPath, UserError, as_paths, check_choice
 
 KIND = "ensemble"
 
@@ -68,7 +68,7 @@ class Ensemble(ImagePredictor):
         """The prediction for a case."""
         return prediction_of(self.cases, id, self.logits, corruption, seed)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, image: Tensor) -> Tensor:
         """The average (D, K, H, W) for an image (D, C, H, W)."""
         parts = (self._member_logits(i, image) for i in range(len(self.members)))
@@ -105,8 +105,8 @@ AVERAGES = {"probs": mean_of_probs, "logits": mean_of_logits}
 
 
 def make_ensemble(
-    folders: Sequence[Path],
-    out: Path,
+    folders: Sequence[AnyPath],
+    out: AnyPath,
     *,
     average: str = "probs",
     calibrator: str = "",
@@ -118,6 +118,7 @@ def make_ensemble(
     Runs must share data, classes and split. With `calibrator`, each run's own is applied first."""
     check_choice("average", average, tuple(AVERAGES))
     check_choice("weights", weights, WEIGHTS)
+    folders, out = as_paths(folders), Path(out)
     if len(folders) < 2:
         raise UserError(f"an ensemble needs at least two runs; got {len(folders)}")
     if calibrator:
@@ -210,9 +211,14 @@ def _fit_of(folder: Path, info: dict[str, Any], calibrator: str, weights: str) -
 
 
 def open_ensemble(
-    root: Path, *, weights: str | None = None, device: str | None = None, data: Path | None = None
+    root: AnyPath,
+    *,
+    weights: str | None = None,
+    device: str | None = None,
+    data: AnyPath | None = None,
 ) -> Ensemble:
     """Open an ensemble and all of its members."""
+    root, data = Path(root), None if data is None else Path(data)
     info = finished_run(root)
     if weights not in (None, info["weights"]):
         raise UserError(

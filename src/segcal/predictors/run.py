@@ -29,7 +29,7 @@ from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
 from segcal.predictors.cases import data_of, image_id, prediction_of
 from segcal.predictors.protocol import ImagePredictor, Prediction
-from segcal.types import UserError, check_choice
+from segcal.types import AnyPath, UserError, check_choice
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class Run(ImagePredictor):
         """The prediction for a case."""
         return prediction_of(self.cases, id, self.logits, corruption, seed)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: calibrators are fitted on these
     def logits(self, image: Tensor) -> Tensor:
         """Logits (D, K, H, W) of an image (D, C, H, W)."""
         return volume_logits(self.network, image.to(self.device), self.info["frame"]).cpu()
@@ -102,10 +102,11 @@ def _in_windows(network: nn.Module, slices: Tensor, frame: Sequence[int]) -> Ten
 
 
 def open_run(
-    root: Path, *, weights: str = "best", device: str | None = None, data: Path | None = None
+    root: AnyPath, *, weights: str = "best", device: str | None = None, data: AnyPath | None = None
 ) -> Run:
     """Open a finished run with one kind of its weights; `data` is its data set if moved."""
     check_choice("weights", weights, WEIGHTS)
+    root, data = Path(root), None if data is None else Path(data)
     info = finished_run(root)
     if data is not None:
         data_of(root, info, data)  # other data are refused now, even if all scores are known

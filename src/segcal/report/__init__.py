@@ -22,7 +22,7 @@ from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
 from segcal.report.viewer import BUDGET, data_uri, viewer_data
 from segcal.report.volumes import volume_table
-from segcal.types import UserError, check_range
+from segcal.types import AnyPath, UserError, check_range
 
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
 
@@ -68,15 +68,16 @@ def summaries(results: Results) -> dict[str, Summary]:
     return {dataset: summarise(results, dataset) for dataset in results.datasets}
 
 
-def check_target(path: Path) -> None:
+def check_target(path: AnyPath) -> None:
     """Refuse a folder as the target, before any work is done."""
-    if path.is_dir():
+    if Path(path).is_dir():
         raise UserError(f"{path} is a folder; name a file for the report, such as report.html")
 
 
-def save_report(path: Path, html: str) -> None:
+def save_report(path: AnyPath, html: str) -> None:
     """Write the report whole or not at all."""
     check_target(path)
+    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)

@@ -12,6 +12,7 @@ from segcal.compare.metric_sets import PERFECT
 from segcal.compare.ranking import VERDICTS, Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
+from segcal.report.audits import is_of_audit, judged
 from segcal.report.findings import Change, Findings, Leader, find, unbeaten
 from segcal.report.probabilities import (
     before_and_after,
@@ -21,6 +22,7 @@ from segcal.report.probabilities import (
     on_volumes,
 )
 from segcal.report.words import NBSP, capital, listed, name_of, number_of
+from segcal.unlearned import remedy, unlearned
 
 OUTCOMES = {
     "worse": "Significantly worse than",
@@ -57,8 +59,19 @@ class Summary:
 def summarise(results: Results, dataset: str) -> Summary:
     """The findings on a data set in sentences."""
     f = find(results, dataset)
+    if is_of_audit(f):
+        return _of_audit(f)
     by_paper = f" {PAPER}" if results.metrics.key == "paper" else ""
     return Summary(_lead(f), _advice(f) + by_paper, _tiles(f), _sections(f), _cautions(f))
+
+
+def _of_audit(findings: Findings) -> Summary:
+    """The summary of one audited predictor: its verdict."""
+    found = judged(findings)
+    sections, info = dict(found.points), next(iter(findings.results.runs.values()))
+    advice = sections.pop("Calibrators")
+    tiles = [("Verdict", found.verdict.capitalize(), ""), *_tiles(findings, verdicts=False)]
+    return Summary(found.lead, advice, tiles, sections, [*info["audit"]["warnings"]])
 
 
 def _lead(findings: Findings) -> str:
@@ -167,7 +180,7 @@ def _stability(ranking: Ranking, column: str, key: str) -> str:
     return "" if math.isnan(share) else f"first in {share:.1f}{NBSP}% of bootstrap samples"
 
 
-def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
+def _tiles(findings: Findings, *, verdicts: bool = True) -> list[tuple[str, str, str]]:
     tiles = []
     for metric, leader in findings.leaders.items():
         label = f"{METRICS[metric].label} {METRICS[metric].arrow}"
@@ -185,7 +198,7 @@ def _tiles(findings: Findings) -> list[tuple[str, str, str]]:
         note = _stability(findings.ranking, "overall", first) or "no bootstrap with one patient"
         tiles.append(("Best case rank", findings.names[first], note))
     groups = by_verdict(findings)
-    if groups:
+    if groups and verdicts:
         named = [f"{name}: {_names(findings, keys)}" for name, keys in groups.items()]
         n_over = len(groups.get(VERDICTS[0], ()))
         value = f"{n_over} of {len(findings.confidences)}"
@@ -219,6 +232,7 @@ def _cautions(findings: Findings) -> list[str]:
     """What makes the comparison weak."""
     failed = findings.results.failed
     cautions = [f"{name} failed and is left out: {error}" for name, error in failed.items()]
+    cautions += _unlearned(findings)
     if findings.n_patients < 2:
         unit = "test case" if findings.n_cases == 1 else "patient"
         return [*cautions, f"One {unit} only: no interval, no test, and the order means little."]
@@ -236,6 +250,19 @@ def _cautions(findings: Findings) -> list[str]:
     few = [name_of(metric) for metric, table in tests if table["note"].ne("").all()]
     if few:
         cautions.append(f"Too few patients for any significant difference in {listed(few)}.")
+    return cautions
+
+
+def _unlearned(findings: Findings) -> list[str]:
+    """Which methods never predict a class on validation, in how many of their runs."""
+    cautions, runs = [], findings.results.runs
+    for c in findings.results.main(findings.dataset):
+        lacking = {run: unlearned(runs[run], c.weights) for run in c.runs}
+        for kind in dict.fromkeys(kind for kinds in lacking.values() for kind in kinds):
+            those = [run for run, kinds in lacking.items() if kind in kinds]
+            which = "" if len(c.runs) == 1 else f" in {len(those)} of {len(c.runs)} runs"
+            never = f"{findings.names[c.key]} never predicts {kind} on validation{which}"
+            cautions.append(f"{never}; {remedy(runs[those[0]]['settings'])}.")
     return cautions
 
 

@@ -76,6 +76,8 @@ def _cases(rows: pd.DataFrame, guarantee: Guarantee | None) -> pd.DataFrame:
         return pd.DataFrame()
     table = rows.pivot_table("value", ["case", "class", "patient"], "metric").reset_index()
     voxels = table.loc[table[VOXEL].notna()].set_index("case")[VOXEL]
+    if EXPECTED not in table:  # of confidence maps
+        return pd.DataFrame()
     table = table[table[EXPECTED].notna()].reset_index(drop=True)
     table[VOXEL] = table["case"].map(voxels)
     if guarantee is not None and COVERED in table:

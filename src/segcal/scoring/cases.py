@@ -82,15 +82,42 @@ def case_rows(
     id: str, logits: Tensor, case: Prediction, of_case: Statistics, predictor: Predictor
 ) -> list[Row]:
     """Every metric of one case: per class, their mean, per region, volumes, and calibration."""
-    n_classes, regions = len(predictor.classes) + 1, predictor.info["data"]["regions"]
-    pred, truth, ignore = _narrow(label_map(logits), case.reference, n_classes)
+    classes, regions = predictor.classes, predictor.info["data"]["regions"]
+    maps = label_map(logits), case.reference
+    rows = overlap_rows(id, *maps, classes, case.spacing, regions)
+    rows += volume_rows(id, of_case.sets["all"], case.spacing, classes)
+    return rows + bin_rows(id, of_case, classes)
+
+
+def overlap_rows(
+    id: str,
+    pred: Tensor,
+    reference: Tensor,
+    classes: tuple[str, ...],
+    spacing: tuple[float, ...],
+    regions: Mapping[str, list[int]],
+) -> list[Row]:
+    """Overlap and distances of two label maps (D, H, W): per class, their mean, per region."""
+    n_classes = len(classes) + 1
+    pred, truth, ignore = _narrow(pred, reference, n_classes)
     counts = confusion(pred, truth, n_classes=n_classes, ignore_index=ignore)
-    outlines = _surfaces(pred, truth, n_classes, case.spacing, ignore)
-    rows = _overlap_rows(id, counts, outlines, predictor.classes, MEAN)
+    outlines = _surfaces(pred, truth, n_classes, spacing, ignore)
+    rows = _overlap_rows(id, counts, outlines, classes, MEAN)
     if regions:
-        rows += _region_rows(id, pred, truth, counts, outlines, regions, case.spacing, ignore)
-    rows += volume_rows(id, of_case.sets["all"], case.spacing, predictor.classes)
-    return rows + bin_rows(id, of_case, predictor.classes)
+        rows += _region_rows(id, pred, truth, counts, outlines, regions, spacing, ignore)
+    return rows
+
+
+def overlap_rows_of_masks(
+    id: str, masks: Mapping[str, tuple[Tensor, Tensor]], spacing: tuple[float, ...]
+) -> list[Row]:
+    """The same for regions that overlap, each with its prediction and its reference."""
+    per_region = []
+    for name, (pred, reference) in masks.items():
+        both = overlap_rows(id, pred, reference, (name,), spacing, {})
+        per_region.append([row for row in both if row["class"] != MEAN])
+    rows = [row for of_region in per_region for row in of_region]
+    return rows + _means(id, per_region, MEAN)
 
 
 def _region_rows(
@@ -117,12 +144,17 @@ def _region_rows(
         names = (REGION.format(name),)
         per_region.append(_overlap_rows(id, member @ counts @ member.T, union, names, ""))
     rows = [row for region_rows in per_region for row in region_rows]
+    return rows + _means(id, per_region, REGION.format(MEAN))
+
+
+def _means(id: str, per_region: list[list[Row]], kind: str) -> list[Row]:
+    """The mean over regions of each metric, from the rows of each region in one order."""
     values = {}
     for same in zip(*per_region, strict=True):  # the rows of one metric
         values[same[0]["metric"]] = torch.tensor([row["value"] for row in same]).double()
+    rows = []
     for key, each in values.items():
-        mean = _over_classes(key, each, values["missed"])
-        rows.append(_row(id, REGION.format(MEAN), key, mean))
+        rows.append(_row(id, kind, key, _over_classes(key, each, values["missed"])))
     return rows
 
 

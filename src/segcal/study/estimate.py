@@ -22,7 +22,7 @@ from segcal.study.jobs import Job
 from segcal.study.plan import Plan
 from segcal.study.watch import Watch
 from segcal.training import Segmentation
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 STEPS = 4  # timed, after one to warm up
 START = 1.5  # seconds to start a process and open the data
@@ -31,13 +31,18 @@ FIT = 4  # a fit of a calibrator, in predictions of the validation cases: about 
 
 
 def estimate(
-    plan: Plan, out: Path, *, workers: int | None = None, ray: str = "", watch: Watch | None = None
+    plan: Plan,
+    out: AnyPath,
+    *,
+    workers: int | None = None,
+    ray: str = "",
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Seconds of training left in every cell, and of all with so many workers; writes nothing.
 
     A few training steps are timed for each network and data set. `finish` is the time of scoring
     and calibrating the chosen runs."""
-    root = out.absolute()
+    root = Path(out).absolute()
     cells = adopted(root, plan.cells)
     jobs = {}
     for cell in reversed(cells):

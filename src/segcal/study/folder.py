@@ -62,11 +62,12 @@ def cell_state(root: Path, cell: Cell) -> State:
     rows = folders.read_log(folders.cell_folder(root, cell.name))
     if not rows:
         return State("waits", 0, epochs)
-    dices = [float(row["val_dice"]) for row in rows]
-    dice = dices[-1] if cell.after.weights[0] == "last" else max(dices)
+    last = cell.after.weights[0] == "last"
+    shown = rows[-1] if last else max(rows, key=lambda row: float(row["val_dice"]))
+    dice, lacking = float(shown["val_dice"]), shown.get(folders.NEVER_PREDICTED, "")
     seconds = median(float(row["seconds"]) for row in rows)  # not the mean: a machine may sleep
     step: Step = "trained" if is_trained(root, cell.name) else "trains"
-    return State(step, len(rows), epochs, dice, seconds)
+    return State(step, len(rows), epochs, dice, seconds, lacking)
 
 
 def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from segcal.config import RunSettings
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,12 +31,14 @@ class After:
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work on one cell: `train` it, `finish` it (all test scores), or `probe` it."""
+    """A piece of work on one cell: `train` it, `finish` it (all test scores), or `probe` it.
+
+    Or another one: `call`, whose settings are a function without arguments."""
 
     kind: str
     name: str
     folder: Path  # of the run
-    settings: RunSettings
+    settings: Any  # RunSettings
     after: After
     cpus: int
     log: Path | None = None  # what the process prints; kept if it fails

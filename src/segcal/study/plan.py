@@ -16,7 +16,7 @@ from segcal.choice import DEFAULT
 from segcal.config import ChosenNetwork, Machine, put_all, read_toml, unknown, validated
 from segcal.study.cells import Cell, spread_out
 from segcal.study.sections import Section, SectionTable, named_tables
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError, as_paths
 
 PLANS = Path(__file__).with_name("plans")
 
@@ -60,11 +60,12 @@ def built_in_plans() -> tuple[str, ...]:
 
 
 def read_plan(
-    plan: str | Path,
+    plan: AnyPath,
     *,
-    data: str | Sequence[str] | None = None,
+    data: AnyPath | Sequence[AnyPath] | None = None,
     overrides: Sequence[str] = (),
     seeds: int | None = None,
+    folds: int | None = None,
     only: Sequence[str] = (),
     names: Sequence[str] = (),
     cpus: int | None = None,
@@ -72,16 +73,18 @@ def read_plan(
 ) -> Plan:
     """A built-in plan by its name, or one of your own by its file, spread out into cells.
 
-    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1; `only` names
-    the sections to keep, `names` the cells."""
+    `overrides` are `key=value` as TOML writes them; `seeds` means seeds 0 to n - 1, `folds` the
+    folds 0 to n - 1; `only` names the sections to keep, `names` the cells."""
     built_in = built_in_plans()
     path = PLANS / f"{plan}.toml" if str(plan) in built_in else Path(plan)
     if not path.is_file():
         allowed = f"name a TOML file or one of {', '.join(built_in)}"
         raise UserError(f"there is no plan {str(plan)!r}; {allowed}")
     raw = read_toml(path, "plan")
-    given: dict[str, Any] = {"data": data, "machine.cpus": cpus, "machine.gpus": gpus}
-    given["seed"] = None if seeds is None else list(range(seeds))
+    sets = None if data is None else [str(path) for path in as_paths(data)]
+    given: dict[str, Any] = {"data": sets, "machine.cpus": cpus, "machine.gpus": gpus}
+    for key, n in (("seed", seeds), ("fold", folds)):
+        given[key] = None if n is None else list(range(n))
     put_all(raw, overrides, given)
     table = validated(PlanTable, raw)
     if table.machine.devices * table.machine.nodes > 1:

@@ -21,11 +21,12 @@ from segcal.study.plan import Plan
 from segcal.study.sections import tunable
 from segcal.study.selection import Choice, choose, choose_all, rule_text
 from segcal.study.watch import State, Watch
+from segcal.types import AnyPath
 
 
 def run_study(
     plan: Plan,
-    out: Path,
+    out: AnyPath,
     *,
     workers: int | None = None,
     ray: str = "",
@@ -36,7 +37,7 @@ def run_study(
 
     Cells that failed in an earlier call are left out unless `retry`. `workers` are processes here,
     `ray` is the address of a cluster whose nodes share the path of `out` and of the data."""
-    root = out.absolute()
+    root = Path(out).absolute()
     with folders.alone(root):
         folders.sweep(root)
         plan = replace(plan, cells=adopted(root, plan.cells))

@@ -16,6 +16,7 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.study.cells import Cell
 from segcal.study.folder import is_trained
+from segcal.unlearned import remedy, unlearned
 
 
 def rule_text(rule: str) -> str:
@@ -32,6 +33,8 @@ class Choice:
     left_out: Mapping[str, str]  # the cells that are not trained: why they failed, or nothing
     contender: Contender | None = None  # None if no setting is trained
     folds: Mapping[int, Mapping[Settings, Validated]] = field(default_factory=dict)  # their means
+    # The classes that validation never predicts, of the chosen runs that lack any.
+    never_predicted: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def chosen(self) -> tuple[Cell, ...]:
@@ -61,6 +64,9 @@ class Choice:
                 for fold, means in self.folds.items():
                     values = {settings: getattr(row, score) for settings, row in means.items()}
                     entry[key][str(fold)] = _texts(values)
+        if self.never_predicted:
+            help = remedy(settings.model_dump(mode="json"))
+            entry |= {"never_predicted": dict(self.never_predicted), "remedy": help}
         return entry | {"left_out": dict(self.left_out)}
 
 
@@ -102,4 +108,6 @@ def choose(
     folds = {}
     for fold, tried in by_fold(contender.runs_tried, results.runs).items():
         folds[fold] = validated(tried, results.runs, weights)
-    return Choice(tuple(cells), weights, left_out, contender, folds)
+    lacking = {run: unlearned(results.runs[run], weights) for run in contender.runs}
+    lacking = {run: classes for run, classes in lacking.items() if classes}
+    return Choice(tuple(cells), weights, left_out, contender, folds, lacking)

@@ -18,6 +18,7 @@ class State:
     epochs: int = 0
     dice: float | None = None  # on validation, of the weights that are scored first
     seconds: float = 0.0  # of an epoch
+    never_predicted: str = ""  # the classes that these weights lack on validation
 
     @property
     def left(self) -> float:

@@ -19,6 +19,7 @@ from segcal.study.estimate import probe
 from segcal.study.jobs import Job, Outcome
 from segcal.training import train
 from segcal.types import UserError
+from segcal.unlearned import warning
 
 PATIENCE = 600.0  # seconds to wait for a process at the same run, perhaps on a lost node
 
@@ -66,7 +67,9 @@ def _train(job: Job) -> dict[str, Any]:
         raise UserError(f"{job.folder} was not finished; the same segcal study command resumes it")
     for weights in job.after.weights:
         require_weights(job.folder, info, weights)
-    return {"val_dice": info[job.after.weights[0]]["val_dice"]}
+    weights = job.after.weights[0]
+    lacking = warning(info, weights)
+    return {"val_dice": info[weights]["val_dice"], "warnings": [lacking] if lacking else []}
 
 
 def _finish(job: Job) -> dict[str, Any]:
@@ -84,4 +87,9 @@ def _finish(job: Job) -> dict[str, Any]:
     return {"warnings": warnings}
 
 
-KINDS = {"train": _train, "finish": _finish, "probe": lambda job: probe(job.settings)}
+KINDS = {
+    "train": _train,
+    "finish": _finish,
+    "probe": lambda job: probe(job.settings),
+    "call": lambda job: job.settings(),
+}

@@ -32,7 +32,7 @@ from segcal.provenance import identity, versions
 from segcal.training import loggers, processes
 from segcal.training.callbacks import NEEDED, Bar, Checkpoints, Keep, Log
 from segcal.training.module import Segmentation
-from segcal.types import IGNORE, UserError, check_choice
+from segcal.types import IGNORE, AnyPath, UserError, check_choice
 
 __all__ = ["Keep", "Segmentation", "facts", "resolved", "train"]
 
@@ -41,12 +41,12 @@ HIDDEN = "LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_di
 
 
 def train(
-    settings: RunSettings, out: Path, *, again: bool = False, progress: bool = True
+    settings: RunSettings, out: AnyPath, *, again: bool = False, progress: bool = True
 ) -> dict[str, Any]:
     """Train a run, or resume it; returns the content of `run.json`.
 
     A finished run is skipped unless `again`."""
-    cases = folders.open_cases(Path(settings.data))
+    out, cases = Path(out), folders.open_cases(Path(settings.data))
     cases.require_prepared()
     chosen: dict[str, Any] = settings.training.model_dump(include={"keep_empty", "augment"})
     slices = Slices(cases, "train", fold=settings.fold, **chosen)

@@ -98,7 +98,7 @@ class Keep(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the weights of this epoch if it is the best so far, the last, or a candidate."""
         module, epoch = cast(Segmentation, pl_module), trainer.current_epoch
-        facts = {"epoch": epoch} | module.scores
+        facts = {"epoch": epoch} | module.scores | {folders.NEVER_PREDICTED: module.never_predicted}
         is_best = "best" not in self.facts or facts["val_dice"] > self.facts["best"]["val_dice"]
         is_last = epoch + 1 == trainer.max_epochs
         names = ["best"] * is_best + ["last"] * is_last
@@ -138,7 +138,7 @@ def _validated(facts: Mapping[int, Mapping[str, Any]]) -> dict[int, Validated]:
 
 
 class Log(Callback):
-    """A row of the log per epoch: losses and their parts, validation scores, rate, time, memory."""
+    """A row of the log per epoch: losses and their parts, validation, rate, time, memory."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.start, self.lr = out, 0.0, 0.0
@@ -159,9 +159,10 @@ class Log(Callback):
         row |= module.scores
         seconds = round(time.perf_counter() - self.start, 2)
         row |= {"lr": self.lr, "seconds": seconds, "memory_mb": round(memory)}
+        metrics = {key: value for key, value in row.items() if key != "epoch"}
+        row[folders.NEVER_PREDICTED] = "; ".join(module.never_predicted)
         before = [old for old in read_log(self.out) if int(old["epoch"]) < trainer.current_epoch]
         write_log(self.out, [*before, row])
-        metrics = {key: value for key, value in row.items() if key != "epoch"}
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)
 
@@ -181,7 +182,7 @@ def _over_processes(trainer: L.Trainer, module: Segmentation) -> tuple[dict[str,
 
 
 class Bar(RichProgressBar):
-    """Lightning's bar of an epoch, with the time left for the whole run."""
+    """Lightning's bar of an epoch, with what validation lacks and the time left for the run."""
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=10, console_kwargs={"stderr": True})
@@ -193,8 +194,12 @@ class Bar(RichProgressBar):
         self.start, self.first = time.perf_counter(), trainer.global_step
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        """Validation scores, and the time left; each step's share of validation is included."""
+        """Validation scores, the classes that it never predicted, and the time left.
+
+        Each step's share of validation is included."""
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
+        if lacking := cast(Segmentation, pl_module).never_predicted:
+            metrics[folders.NEVER_PREDICTED] = ",".join(lacking)
         done = trainer.global_step - self.first
         if done:
             all_steps = int(trainer.num_training_batches) * (trainer.max_epochs or 0)

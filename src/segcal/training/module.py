@@ -41,6 +41,7 @@ class Segmentation(L.LightningModule):
         self.criterion = Criterion(loss.name, n_classes=n_classes, **loss.settings)
         self.cases_seen = Sums.zero(n_classes)  # by validation, in this epoch
         self.scores: dict[str, float] = {}  # of the last validation
+        self.never_predicted: list[str] = []  # classes that it lacks
         self.sums: dict[str, float] = {}
         self.counts: dict[str, int] = {}
 
@@ -96,6 +97,7 @@ class Segmentation(L.LightningModule):
             self.cases_seen = self.cases_seen.reduced(self._over_processes)
         total = self.cases_seen
         self.scores = total.scores
+        self.never_predicted = [self.cases.classes[k - 1] for k in total.never_predicted]
         for name in ("val_dice", "val_nll"):
             self.log(name, self.scores[name], logger=False, sync_dist=False, prog_bar=True)
         self.criterion.update(Validation(total.reference, total.dice))

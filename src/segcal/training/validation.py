@@ -29,17 +29,19 @@ class Sums:
 
     moments: Tensor  # (3, K+1): cases with a value, their sum, and that of the squares
     of_all: Tensor  # (2,): NLL and misplaced confidence, summed over all voxels
+    voxels: Tensor  # (2, K-1): voxels predicted as each foreground class, and labelled so
     reference: Reliability  # of all cases together, over reference voxels
 
     @staticmethod
     def zero(n_classes: int) -> Sums:
         """The value of no case."""
         moments = torch.zeros(3, n_classes + 1, dtype=torch.float64)
-        return Sums(moments, moments[0, :2], Reliability.zero(n_classes))
+        voxels = torch.zeros(2, n_classes - 1, dtype=torch.float64)
+        return Sums(moments, moments[0, :2], voxels, Reliability.zero(n_classes))
 
     def __add__(self, other: Sums) -> Sums:
         of_all, reference = self.of_all + other.of_all, self.reference + other.reference
-        return Sums(self.moments + other.moments, of_all, reference)
+        return Sums(self.moments + other.moments, of_all, self.voxels + other.voxels, reference)
 
     @property
     def means(self) -> Tensor:
@@ -50,6 +52,12 @@ class Sums:
     def dice(self) -> Tensor:
         """The mean Dice of each foreground class (K-1,)."""
         return self.means[:-2]
+
+    @property
+    def never_predicted(self) -> list[int]:
+        """The foreground classes (from 1) that are labelled somewhere and predicted nowhere."""
+        predicted, labelled = self.voxels
+        return (((predicted == 0) & (labelled > 0)).nonzero().flatten() + 1).tolist()
 
     @property
     def n_cases(self) -> int:
@@ -72,11 +80,12 @@ class Sums:
 
     def reduced(self, reduce: Callable[[Tensor], Tensor]) -> Sums:
         """The same after a function that adds up one tensor over processes."""
-        parts = (self.moments, self.of_all, *self.reference.parts)
+        parts = (self.moments, self.of_all, self.voxels, *self.reference.parts)
         flat = reduce(torch.cat([part.flatten() for part in parts]))
         split = flat.split([part.numel() for part in parts])
         whole = [values.reshape(part.shape) for values, part in zip(split, parts, strict=True)]
-        return Sums(whole[0], whole[1], Reliability(*whole[2:]))
+        moments, of_all, voxels, *of_reference = whole
+        return Sums(moments, of_all, voxels, Reliability(*of_reference))
 
 
 def case_sums(logits: Tensor, labels: Tensor) -> Sums:
@@ -90,4 +99,5 @@ def case_sums(logits: Tensor, labels: Tensor) -> Sums:
     values = torch.cat([dices, dices.nanmean()[None], ece(reference)[None]]).cpu()
     known = values.where(~values.isnan(), 0)
     moments = torch.stack([(~values.isnan()).double(), known, known**2])
-    return Sums(moments, of_all, Reliability(*(part.cpu() for part in reference.parts)))
+    voxels = torch.stack([counts[1:].sum(1), counts[:, 1:].sum(0)]).double().cpu()
+    return Sums(moments, of_all, voxels, Reliability(*(part.cpu() for part in reference.parts)))

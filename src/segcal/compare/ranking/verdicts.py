@@ -55,7 +55,7 @@ def verdict(near: Interval, everywhere: Interval, ratio: Interval) -> str:
     `mixed`: the gaps near the organ and over all voxels have different signs, or neither counts
     but probabilities add up to another volume, so that what is too sure and too unsure cancels.
     `calibrated`: nothing counts, and the intervals are narrow enough to say so. Without any
-    predicted foreground there is no `near`, and the other two decide.
+    predicted foreground there is no `near`, and of confidence maps no `ratio`: the others decide.
 
     >>> verdict(Interval(0.04, 0.02, 0.06), Interval(0.2, 0.1, 0.3), Interval(0.9, 0.8, 1.0))
     'overconfident'
@@ -71,7 +71,7 @@ def verdict(near: Interval, everywhere: Interval, ratio: Interval) -> str:
     if signs["ratio"]:
         return "mixed"
     for name, part in parts.items():
-        if name == "near" and math.isnan(part.mean):
+        if name != "all" and math.isnan(part.mean):
             continue
         furthest = max(abs(part.low), abs(part.high))
         if math.isnan(furthest) or furthest > WIDEST * LEAST[name]:
@@ -93,6 +93,7 @@ def confidences(
     near = results.per_case(dataset, "confidence_gap", "all", voxels="near", **condition)
     parts = [bootstrap_means(near, results.patients(dataset))]
     for metric in ("confidence_gap", "volume_ratio"):
-        parts.append(ratios_of_sums(results, dataset, metric, **condition).dropna(subset="mean"))
-    known = [key for key in keys if all(key in part.index for part in parts)]
+        parts.append(ratios_of_sums(results, dataset, metric, **condition))
+    gaps = parts[1].dropna(subset="mean").index
+    known = [key for key in keys if key in gaps and all(key in part.index for part in parts)]
     return {key: Confidence(*(Interval(*part.loc[key]) for part in parts)) for key in known}

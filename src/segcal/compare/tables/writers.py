@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segcal.compare.tables.records import Row, Table
 from segcal.folders import as_cell, read_json, whole_or_not, write_json
-from segcal.types import UserError
+from segcal.types import AnyPath, UserError
 
 INDEX = "tables.json"
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -117,11 +117,11 @@ FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
 """Text formats: the ending of the file, and the writer."""
 
 
-def save_tables(tables: Sequence[Table], out: Path) -> list[Path]:
+def save_tables(tables: Sequence[Table], out: AnyPath) -> list[Path]:
     """Write every table in every format into a folder, and all into one JSON file.
 
     An older folder of tables is replaced; any other that is not empty is left alone."""
-    out = out.resolve()
+    out = Path(out).resolve()
     if out.exists() and not _is_ours(out):
         raise UserError(f"{out} holds other things than tables; choose a new folder with --out")
     texts = {}

@@ -72,7 +72,11 @@ def _checked(path: Path, *, whole: bool) -> tuple[Contents, str]:
 
 
 def data_files(path: Path) -> list[Path]:
-    """The files with the data of a header file (`.mhd`, `.nhdr`, `.hdr`), if they are there."""
+    """The files with the data of a header file (`.mhd`, `.nhdr`, `.hdr`), if they are there.
+
+    Those of a folder of DICOM files are all in it."""
+    if path.is_dir():
+        return sorted(part for part in path.iterdir() if part.is_file())
     row = _format(path)
     return row.data(path) if row is not None and path.is_file() else []
 

@@ -1,0 +1,199 @@
+"""Which classes a network predicts after a brief training, by what its last layer begins with.
+
+`python -m benchmarks.classes FOLDER` prepares the data in FOLDER (real data as for the tests),
+trains what `benchmarks/classes.csv` lacks, a row at a time, and prints the table of
+docs/concepts/every-class.md. All of it takes about 20 minutes of one core."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from segcal.data.prepare import prepare
+from segcal.data.slices import Slices
+from segcal.folders import CaseSet
+from segcal.hardware import channels_last, keep_pages
+from segcal.networks import build_network, last_layer
+from segcal.training.validation import Sums, case_sums
+
+REAL = Path(os.environ.get("SEGCAL_REAL_DATA") or Path(__file__).parents[2] / "shared" / "data")
+FOUND = Path(__file__).with_suffix(".csv")
+STEPS, BATCH, LR = 200, 4, 3e-3
+N_TRAIN, N_VAL = 320, 80  # slices
+
+
+class Variant(NamedTuple):
+    """What a training begins with."""
+
+    label: str
+    activation: str = "none"  # before the last convolution: none, relu or leaky (slope 0.1)
+    prior: bool = False  # logits start at the log of the classes' shares
+    warm_up: bool = False  # the learning rate rises over the first fifth of the steps
+    lr: float = LR
+
+
+VARIANTS = {
+    "paper": Variant("ReLU (the paper's form)", "relu"),
+    "paper-slow": Variant("ReLU, a third of the learning rate", "relu", lr=LR / 3),
+    "paper-warm": Variant("ReLU, warm-up", "relu", warm_up=True),
+    "leaky": Variant("leaky ReLU, slope 0.1", "leaky"),
+    "prior": Variant("ReLU, class prior", "relu", prior=True),
+    "none": Variant("no activation"),
+    "both": Variant("no activation, class prior (the default)", prior=True),
+    "both-slow": Variant("the default, a third of the learning rate", prior=True, lr=LR / 3),
+    "both-warm": Variant("the default, warm-up", prior=True, warm_up=True),
+}
+MAIN, ENDS = ("paper", "prior", "none", "both"), ("paper", "both")
+DATA = ("hippocampus", "phantom", "busi")
+N_SEEDS = 10
+# Network, width, variants and seeds; what is left out would take hours.
+GRID = (
+    ("unet", 4, MAIN, N_SEEDS),
+    ("unet", 4, tuple(key for key in VARIANTS if key not in MAIN), 3),
+    ("unet", 8, ENDS, N_SEEDS),
+    ("unet", 16, ENDS, 3),
+    ("attention_unet", 4, ENDS, 3),
+    ("unetpp", 4, ENDS, 3),
+    ("transunet", 4, ENDS, 3),
+)
+
+
+class Trial(NamedTuple):
+    data: str
+    network: str
+    width: int
+    variant: str
+    seed: int
+
+
+class Outcome(NamedTuple):
+    never: int  # classes that are labelled in validation and never predicted
+    classes: int
+    dice: float  # mean of the classes over all validation slices together
+
+
+def trials() -> Iterator[Trial]:
+    """Seed by seed, so that an interrupted measurement has some of everything."""
+    for seed, (network, width, variants, n_seeds) in product(range(N_SEEDS), GRID):
+        if seed < n_seeds:
+            for variant, data in product(variants, DATA):
+                yield Trial(data, network, width, variant, seed)
+
+
+def prepared(folder: Path, name: str) -> CaseSet:
+    """BUSI at 64×64 pixels; phantoms in the middle of an empty image, 2 % foreground in all."""
+    to = folder / "cases"
+    if name == "phantom":
+        small: dict[str, Any] = {"n_cases": 80, "shape": (6, 26, 26), "crop": (6, 64, 64)}
+        return prepare("phantom", to=to, **small).cases
+    if name == "busi":
+        return prepare("busi", REAL / "BUSI", to, size=(64, 64), duplicates="allow").cases
+    return prepare("hippocampus", REAL / "Task04_Hippocampus", to).cases
+
+
+def tensors(cases: CaseSet, split: str, n: int) -> tuple[Tensor, Tensor]:
+    """Slices spread over a split."""
+    slices = Slices(cases, split)
+    places = torch.linspace(0, len(slices) - 1, min(n, len(slices))).long().tolist()
+    return slices.batch(places)
+
+
+def built(trial: Trial, n_channels: int, n_classes: int, shares: Tensor) -> nn.Module:
+    variant = VARIANTS[trial.variant]
+    settings: dict[str, Any] = {"depth": 2} if trial.network == "transunet" else {}
+    settings["last_activation"] = "none" if variant.activation == "none" else "relu"
+    network = build_network(trial.network, n_channels, n_classes, width=trial.width, **settings)
+    if variant.activation == "leaky":
+        convs = cast(Any, network).network.upcat_1.convs
+        convs[-1].adn.A = nn.LeakyReLU(0.1)
+    if variant.prior:
+        with torch.no_grad():
+            cast(Tensor, last_layer(network).bias).copy_(shares.log())
+    return channels_last(network)
+
+
+def tried(trial: Trial, cases: CaseSet) -> Outcome:
+    variant, n_classes = VARIANTS[trial.variant], len(cases.classes) + 1
+    images, labels = tensors(cases, "train", N_TRAIN)
+    images = images.contiguous(memory_format=torch.channels_last)
+    torch.manual_seed(trial.seed)
+    network = built(trial, images.shape[1], n_classes, Slices(cases, "train").class_shares).train()
+    optimizer = torch.optim.Adam(network.parameters(), lr=variant.lr, fused=True)
+    for step in range(STEPS):
+        if variant.warm_up:
+            optimizer.param_groups[0]["lr"] = variant.lr * min(1.0, (step + 1) / (STEPS / 5))
+        some = torch.randint(len(images), (BATCH,))
+        optimizer.zero_grad()
+        F.cross_entropy(network(images[some]), labels[some], ignore_index=-100).backward()
+        optimizer.step()
+    network.eval()
+    total = Sums.zero(n_classes)
+    with torch.inference_mode():
+        parts = [values.split(20) for values in tensors(cases, "val", N_VAL)]
+        for image, label in zip(*parts, strict=True):
+            total += case_sums(network(image), label)
+    dice = total.dice.nan_to_num(0).mean().item()
+    return Outcome(len(total.never_predicted), n_classes - 1, dice)
+
+
+def found() -> dict[Trial, Outcome]:
+    if not FOUND.is_file():
+        return {}
+    known = {}
+    with FOUND.open(newline="") as file:
+        for row in list(csv.reader(file))[1:]:
+            data, network, width, variant, seed, never, classes, dice = row
+            trial = Trial(data, network, int(width), variant, int(seed))
+            known[trial] = Outcome(int(never), int(classes), float(dice))
+    return known
+
+
+def table(known: dict[Trial, Outcome]) -> str:
+    """A row per network, width and variant: lost classes of all (class, seed) pairs, mean DSC."""
+    heads = ["network, width", "before the last convolution", "seeds"]
+    heads += ["hippocampus", "phantoms, 2 %", "BUSI"]
+    lines = [heads, ["---"] * len(heads)]
+    for network, width, variants, n_seeds in GRID:
+        for variant in variants:
+            cells = [f"{network}, {width}", VARIANTS[variant].label, str(n_seeds)]
+            for data in DATA:
+                group = Trial(data, network, width, variant, 0)
+                some = [known[t] for t in known if t._replace(seed=0) == group]
+                if some:
+                    lost, pairs = sum(o.never for o in some), sum(o.classes for o in some)
+                    dice = sum(o.dice for o in some) / len(some)
+                    cells.append(f"{lost} of {pairs}; {dice:.2f}")
+            lines.append(cells)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main(folder: str) -> None:
+    torch.set_num_threads(1)
+    keep_pages()
+    known = found()
+    sets = {name: prepared(Path(folder), name) for name in DATA}
+    begun = FOUND.is_file()
+    with FOUND.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if not begun:
+            writer.writerow([*Trial._fields, *Outcome._fields])
+        for trial in trials():
+            if trial not in known:
+                outcome = tried(trial, sets[trial.data])
+                known[trial] = outcome
+                writer.writerow([*trial, outcome.never, outcome.classes, f"{outcome.dice:.4f}"])
+                file.flush()
+    print(table(known))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,60 @@
+"""An audit's folder: a run's files, and `audit.json` with the numbers behind the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from segcal.folders.files import read_json, write_json
+from segcal.types import UserError
+
+AUDIT, REPORT = "audit.json", "report.html"
+OUT_OF_FOLD = "out_of_fold.json"
+CALIBRATED = "calibrated.json"
+"""What is beside calibrated maps: where their calibrator comes from."""
+
+KIND = "audit"
+"""The `kind` in `run.json`."""
+
+
+def is_audit(root: Path) -> bool:
+    """Whether a folder holds a finished audit."""
+    return (root / AUDIT).is_file()
+
+
+def read_audit(root: Path) -> dict[str, Any]:
+    """The content of `audit.json`."""
+    content = read_json(root / AUDIT)
+    if not isinstance(content, dict) or "verdict" not in content:
+        raise UserError(f"{root / AUDIT} is missing or damaged; audit again with --again")
+    return content
+
+
+def write_audit(root: Path, content: Mapping[str, Any]) -> None:
+    """Write `audit.json`."""
+    write_json(root / AUDIT, content)
+
+
+def write_out_of_fold(root: Path, fits: Mapping[str, Any]) -> None:
+    """Write, for each case, the parameters of calibrators that were fitted without its patient."""
+    write_json(root / OUT_OF_FOLD, fits)
+
+
+def read_out_of_fold(root: Path) -> dict[str, Any]:
+    """These parameters by case and calibrator: a list with an entry for each problem."""
+    content = read_json(root / OUT_OF_FOLD)
+    if not isinstance(content, dict):
+        path = root / OUT_OF_FOLD
+        raise UserError(f"{path} is missing or damaged; audit again with --again")
+    return content
+
+
+def read_calibrated(root: Path) -> Any:
+    """Where the calibrator of the maps in a folder comes from; `None` if they have none."""
+    return read_json(root / CALIBRATED)
+
+
+def write_calibrated(root: Path, content: Mapping[str, Any]) -> None:
+    """Write `calibrated.json`."""
+    write_json(root / CALIBRATED, content)
