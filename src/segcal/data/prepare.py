@@ -31,6 +31,7 @@ from segcal.data.layouts import write_layout
 from segcal.data.pairs import check_files
 from segcal.data.phantom import Size
 from segcal.data.readers import RawCase
+from segcal.differences import differences
 from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
@@ -201,9 +202,8 @@ def _existing(raw: _RawSet, asked: dict[str, Any]) -> Prepared:
         by_range = list(Recipe.percentiles)
         kept = by_range if asked.get("percentiles") else new["recipe"]["percentiles"]
         old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
-    differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    if differ:
-        problem = f"{raw.target} was prepared with another {', '.join(differ)}"
+    if old != new:
+        problem = differences(old, new, str(raw.target))
         raise UserError(f"{problem}; --again replaces it, another --to keeps both")
     if changes := _changes(raw, cases):
         rest = f" and {len(changes) - 5} more" if len(changes) > 5 else ""

@@ -13,6 +13,7 @@ from segcal.folders.files import (
     write_json,
 )
 from segcal.folders.runs import (
+    FIRST,
     REMOVED,
     WEIGHTS,
     calibrator_path,
@@ -30,7 +31,9 @@ from segcal.folders.runs import (
     read_run,
     refuse_packed,
     remove_run,
+    remove_scores,
     require_weights,
+    restore_candidates,
     run_folders,
     sweep_run,
     weights_path,
