@@ -4,10 +4,10 @@ BIN := .venv/bin
 # The constraints also bind what builds the package, so that an install is the same every time.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install
 
-.PHONY: demo test check bench docs format clean help
+.PHONY: demo test test-nnunet check bench docs format fuzz clean help
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 demo: .venv/base  ## install, then the main job on built-in data: seven methods to demo/report.html (minutes)
 	@echo "== demo: phantoms -> seven methods -> demo/report.html =="
@@ -16,6 +16,10 @@ demo: .venv/base  ## install, then the main job on built-in data: seven methods 
 test: .venv/dev  ## install what is missing and run every test
 	@echo "== tests =="
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+test-nnunet: .venv/dev .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
+	@echo "== tests with nnU-Net =="
+	.venv-nnunet/bin/python -m pytest tests/nnunet
 
 check: .venv/dev  ## style and types
 	$(BIN)/ruff check .
@@ -34,12 +38,22 @@ docs: .venv/dev  ## build the documentation into site/
 	$(BIN)/python results/hippocampus/make_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+fuzz: .venv/dev  ## try N damaged and hostile inputs (make fuzz N=20000)
+	SEGCAL_FUZZ=$(or $(N),20000) $(BIN)/python -m pytest -q tests/robustness
+
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-nnunet site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/base .venv/dev .venv/bench: .venv/%: pyproject.toml constraints.txt
 	@echo "== setting up .venv ($*) =="
 	@$(PYTHON) -c 'import sys; sys.exit("constraints.txt needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -e '.$(if $(filter base,$*),,[$*])'
+	@touch $@
+
+.venv-nnunet/made: pyproject.toml tests/nnunet/requirements.txt
+	@echo "== setting up .venv-nnunet =="
+	test -x .venv-nnunet/bin/python || $(PYTHON) -m venv .venv-nnunet
+	.venv-nnunet/bin/python -m pip install --no-deps -r tests/nnunet/requirements.txt
+	PIP_CONSTRAINT=constraints.txt .venv-nnunet/bin/python -m pip install --no-deps -e .
 	@touch $@

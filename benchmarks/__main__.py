@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import (
+    audit,
     calibration,
     losses,
     pipeline,
@@ -48,7 +49,7 @@ are compared before times.
 """
 
 
-MODULES = (losses, calibration, surface, slices, pipeline, settings, ranking, report, study)
+MODULES = (losses, calibration, surface, slices, pipeline, settings, ranking, report, study, audit)
 
 
 def markdown(cells: Iterable[tuple[str, ...]]) -> str:

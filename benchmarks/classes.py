@@ -96,7 +96,7 @@ def prepared(folder: Path, name: str) -> CaseSet:
         small: dict[str, Any] = {"n_cases": 80, "shape": (6, 26, 26), "crop": (6, 64, 64)}
         return prepare("phantom", to=to, **small).cases
     if name == "busi":
-        return prepare("busi", REAL / "BUSI", to, size=(64, 64)).cases
+        return prepare("busi", REAL / "BUSI", to, size=(64, 64), duplicates="allow").cases
     return prepare("hippocampus", REAL / "Task04_Hippocampus", to).cases
 
 

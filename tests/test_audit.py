@@ -14,6 +14,7 @@ from made_predictions import (
     made_regions,
     write_arrays,
     write_confidences,
+    write_image,
     write_labels,
     write_nnunet,
 )
@@ -270,3 +271,32 @@ def test_confidence_maps_get_a_verdict_without_volumes(tmp_path):
         assert of_both[0] == pytest.approx(of_both[1], rel=1e-4)
     assert found.about["scores"]["before"]["all"]["nll"] is None
     assert found.calibrator is None
+
+
+def test_images_are_shown_in_the_report(tmp_path):
+    """With --images, the viewer reads maps and images again."""
+    cases = made_cases(3, shape=SHAPE)
+    folder = write_arrays(tmp_path / "probs", cases)
+    labels = write_labels(tmp_path / "labels", cases)
+    for case in cases:
+        write_image(tmp_path / "images" / f"{case.id}_0000.nii.gz", case.probs[1] * 100)
+    found = audit(folder, labels, images=tmp_path / "images", out=tmp_path / "audit")
+    predictor = segcal.open_predictor(found.root)
+    prediction = predictor.case("case_001")
+    assert prediction.image.shape == (9, 1, 30, 28)
+    np.testing.assert_allclose(prediction.logits.softmax(0), cases[1].probs, atol=1e-5)
+    found.report(tmp_path / "page.html")
+    assert "viewer" in (tmp_path / "page.html").read_text()
+    with pytest.raises(UserError, match="has no network"):
+        predictor.logits(prediction.image)
+
+
+def test_calibrated_maps_of_the_cases_are_written(tmp_path):
+    model = model_of(tmp_path, n_cases=8, n_folds=1, sharpness=2.5)
+    found = audit(model, out=tmp_path / "audit", write=("probabilities", "confidence"))
+    stored = np.load(model / "fold_0" / "validation" / "case_000.npz")["probabilities"]
+    written = np.load(found.root / "probabilities" / "case_000.npz", allow_pickle=False)
+    assert written["probabilities"].max() <= 1
+    assert written["probabilities"].max(0).mean() < stored.max(0).mean() - 0.01  # less sure
+    assert (written["probabilities"].argmax(0) == stored.argmax(0)).all()
+    assert list((found.root / "confidence").glob("case_000*"))

@@ -136,3 +136,13 @@ def test_logits_are_scored_as_their_softmax():
     of_logits = gather(iter(normalised), label, SPACING, 3, logs=True)
     found, wanted = statistics_of(of_logits, of_logits.stored), kept_of(probs, label)
     same_rows(statistics_of(wanted, wanted.stored), found, 2, tolerance=1e-5)
+
+
+def test_rounding_below_zero_counts_as_zero():
+    probs, label = case_of()
+    probs[1, :2] = 0
+    rounded = probs.copy()
+    rounded[1, :2] = -1e-3
+    wanted, found = kept_of(probs, label), kept_of(rounded, label)
+    assert found.log_probs.isfinite().all()
+    same_rows(statistics_of(wanted, wanted.stored), statistics_of(found, found.stored), 2)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 import torchmetrics
+from monai.data import MetaTensor
 
 from segcal import metrics
 from segcal.metrics import METRICS, CalibrationScores, CalibrationScoresOfProbs, OverlapScores
@@ -125,6 +126,41 @@ def test_probabilities_have_a_class_of_their_own():
     logits.update(x.double(), y)
     probs.update(x.double().softmax(1), y)
     torch.testing.assert_close(logits.compute(), probs.compute())
+
+
+@pytest.mark.parametrize(
+    "as_target",
+    [
+        lambda y: y[:, None],
+        lambda y: y.float(),
+        lambda y: y[:, None].to(torch.uint8),
+        lambda y: MetaTensor(y[:, None].float()),
+    ],
+    ids=["channel", "float", "uint8", "MetaTensor"],
+)
+def test_targets_are_what_a_criterion_takes(as_target):
+    x, y = cases()[0]
+    for scores, settings in (
+        (CalibrationScores(3), {}),
+        (CalibrationScoresOfProbs(3), {}),
+        (OverlapScores(3), {"spacing": None}),
+    ):
+        given = x.softmax(1) if isinstance(scores, CalibrationScoresOfProbs) else x
+        scores.update(given, y, **settings)
+        expected = scores.compute()
+        scores.reset()
+        scores.update(MetaTensor(given), as_target(y), **settings)
+        for key, value in scores.compute().items():
+            assert type(value) is torch.Tensor
+            torch.testing.assert_close(value, expected[key], rtol=0, atol=0, equal_nan=True)
+
+
+def test_fractions_are_no_labels():
+    x, y = cases()[0]
+    with pytest.raises(UserError, match="whole numbers"):
+        CalibrationScores(3).update(x, y + 0.5)
+    with pytest.raises(UserError, match="target must be a torch tensor; got numpy.ndarray"):
+        CalibrationScores(3).update(x, y.numpy())
 
 
 def test_settings_reach_the_functions():

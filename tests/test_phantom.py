@@ -145,7 +145,7 @@ def test_the_core_stands_out_less_than_the_body():
     for case in phantoms(8):
         deep = {k: boundary_distance(case.label == k, case) < -1.5 for k in range(4)}
         background, body, core, satellite = (case.image[0][deep[k]].mean() for k in range(4))
-        assert abs(core - body) < 0.5 * abs(body - background)
+        assert abs(core - body) < 0.8 * abs(body - background)
         assert abs(satellite - background) > 100
 
 
@@ -162,7 +162,7 @@ def test_noise_and_bias_field_are_there():
             for x in (0, 48)
         ]
         means = np.array([block.mean() for block in blocks])
-        assert means.std() > 0.02 * means.mean()
+        assert means.std() > 0.015 * means.mean()
 
 
 def test_the_bias_field_multiplies(monkeypatch):

@@ -262,6 +262,7 @@ def test_window_and_constant_images(tmp_path):
     sitk.WriteImage(image * 0 + 7, str(path))
     cases = prepare("mine", root, tmp_path / "cases").cases
     assert not cases.image(cases.ids[0]).any()
+    assert f"{cases.ids[0]} has one value alone in MRI: 7" in inspect.warnings(cases)
     windowed = prepare("mine", root, tmp_path / "w", window=(-100.0, 100.0)).cases
     np.testing.assert_allclose(np.unique(windowed.image(windowed.ids[0])), 0.535, atol=1e-6)
 
@@ -474,7 +475,7 @@ def test_inspection_finds_what_is_odd(tmp_path):
     moved = sitk.ReadImage(str(labels[3]))
     moved.SetOrigin([x + 40 for x in moved.GetOrigin()])
     sitk.WriteImage(moved, str(labels[3]))
-    cases = prepare("mine", root, tmp_path / "cases").cases
+    cases = prepare("mine", root, tmp_path / "cases", duplicates="allow").cases
     found = "\n".join(inspect.warnings(cases))
     a, b, c, d = cases.ids[:4]
     assert f"{a}, {b} are the same image" in found

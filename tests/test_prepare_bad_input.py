@@ -185,6 +185,13 @@ def test_wrong_arguments(root, tmp_path):
         ({"percentiles": (0.5, 101.0)}, "percentiles must be two rising numbers from 0 to 100"),
         ({"percentiles": (float("nan"), 99.0)}, "percentiles must be two rising numbers"),
         ({"percentiles": (1.0, 99.0), "window": (0.0, 9.0)}, "both scale .*; give one of them"),
+        ({"window": (float("-inf"), float("inf"))}, "window must be two rising numbers"),
+        ({"window": (float("nan"), 1.0)}, "window must be two rising numbers"),
+        ({"spacing": (float("inf"), 1.0, 1.0)}, r"spacing must lie in \[0.001, 1000\]"),
+        ({"spacing": (1e30, 1.0, 1.0)}, r"spacing must lie in \[0.001, 1000\]"),
+        ({"spacing": (1e-3, 1e-3, 1e-3)}, "preparation would give an image a size of"),
+        ({"crop": (100_000, 100_000, 100_000)}, "crop gives a size of"),
+        ({"size": (100_000, 100_000)}, "size gives a size of"),
         ({"axis": 3}, r"axis must lie in \[0, 2\]"),
         ({"workers": 0}, "workers must be at least 1"),
     ]:

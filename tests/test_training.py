@@ -26,6 +26,8 @@ from typer.testing import CliRunner
 from segcal import provenance
 from segcal.cli import app
 from segcal.config import run_settings
+from segcal.data.layouts import msd
+from segcal.data.phantom import Phantom
 from segcal.data.prepare import prepare
 from segcal.data.sampling import EpochSampler
 from segcal.data.slices import Slices, volume
@@ -34,7 +36,7 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS, last_layer
 from segcal.predictors.run import open_run
 from segcal.training import Segmentation, callbacks, train
-from segcal.training.validation import SCORES
+from segcal.training.validation import SCORES, Sums, case_sums
 from segcal.types import UserError
 
 command_line = import_module("segcal.cli.app")  # not the app in it, which has its name
@@ -226,6 +228,59 @@ def test_logits_start_at_the_shares_of_the_classes(cases):
     assert random.abs().max() <= 2**-0.5  # as PyTorch draws it, for two features
 
 
+def small_objects(n_cases):
+    """Four classes: objects of 12 to 20 voxels a slice at random places, 2 % of all voxels."""
+    for i in range(n_cases):
+        rng = np.random.default_rng([7, i])
+        label = np.zeros((4, 48, 48), np.uint8)
+        for k, (height, width) in enumerate(((4, 5), (4, 4), (3, 4)), start=1):
+            y, x = rng.integers(2, 38, 2)
+            label[:, y : y + height, x : x + width] = k
+        image = np.array([300.0, 420.0, 540.0, 660.0])[label] + rng.normal(0, 30, label.shape)
+        yield Phantom(f"case_{i:02d}", image[None].round().astype(np.float32), label, (3.0, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    root = tmp_path_factory.mktemp("small")
+    msd(root / "raw", small_objects(14))
+    return prepare("small", root / "raw", root / "cases").cases
+
+
+def lost(cases, seed, *overrides):
+    """The classes that no validation voxel is predicted as after 60 steps."""
+    brief = ("network.width=8", "training.lr=0.003", *overrides)
+    slices = Slices(cases, "train")
+    chosen = run_settings({"data": str(cases.root), "seed": seed}, overrides=brief)
+    module = Segmentation(chosen, cases, slices).train()
+    optimizer = module.configure_optimizers()["optimizer"]
+    torch.manual_seed(seed)
+    for step in range(60):
+        batch = slices.batch(torch.randint(len(slices), (8,)).tolist())
+        optimizer.zero_grad()
+        module.training_step(batch, step).backward()
+        optimizer.step()
+    module.eval()
+    total = Sums.zero(len(cases.classes) + 1)
+    with torch.inference_mode():
+        for id in cases.split("val"):
+            image, label = volume(cases, id)
+            total += case_sums(module.network(image), label)
+    return total.never_predicted
+
+
+def test_every_class_is_learned_whatever_the_seed(small):
+    shares = Slices(small, "train").class_shares
+    assert shares[1:].sum() == pytest.approx(0.02, abs=0.002)
+    assert [lost(small, seed) for seed in range(10)] == [[]] * 10
+
+
+def test_the_form_of_the_paper_loses_classes(small):
+    """What the defaults are for; if it no longer does, the test above says nothing."""
+    form = [f"{key}={str(value).lower()}" for key, value in OLD.items()]
+    assert any(lost(small, seed, *form) for seed in range(3))
+
+
 def test_it_learns(cases, tmp_path):
     train(
         settings(cases, "training.lr=0.01", "network.width=4", **{"training.epochs": 12}),
@@ -259,7 +314,7 @@ def test_a_finished_run_is_left_alone(cases, tmp_path):
     )  # defaults may be named
     with pytest.raises(
         UserError,
-        match=r'training.lr is 0.01 in .*run and 0.1 here; .*loss.name is "ce" in .* here; choose',
+        match=r'loss.name is "ce" in .*run and "ls" here; training.lr is .* and 0.1 here; choose',
     ):
         train(settings(cases, "loss.name=ls", "training.lr=0.1"), tmp_path / "run", progress=False)
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -498,7 +553,7 @@ def test_mistakes_are_found_before_any_work(cases, tmp_path, overrides, message)
 
 
 def test_an_exploding_loss_is_named(cases, tmp_path):
-    with pytest.raises(UserError, match="the loss is (nan|inf) in epoch 0; lower training.lr"):
+    with pytest.raises(UserError, match="the loss is (nan|inf) in epoch 1; lower training.lr"):
         train(settings(cases, "training.lr=1e30"), tmp_path / "run", progress=False)
 
 
@@ -931,3 +986,31 @@ def test_a_run_that_predicts_every_class_is_not_warned_of(cases, tmp_path, older
     done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
     assert done.exit_code == 0
     assert "warning" not in done.stderr
+
+
+def test_a_checkpoint_with_any_flipped_byte_is_damaged(tmp_path):
+    """Also where torch would read it: in the values of a tensor."""
+    path, writer = tmp_path / "last.ckpt", callbacks.Checkpoints()
+    writer.save_checkpoint({"values": torch.arange(40.0)}, path)
+    content = path.read_bytes()
+    assert torch.equal(writer.load_checkpoint(path)["values"], torch.arange(40.0))
+    for place in [*range(0, len(content) - 66, 11), len(content) - 1, len(content) - 60]:
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="last.ckpt is damaged; --again starts the run over"):
+            writer.load_checkpoint(path)
+    torch.save({"values": torch.ones(2)}, path)  # as older versions did, without a checksum
+    assert writer.load_checkpoint(path)["values"].sum() == 2
+
+
+def test_a_checkpoint_that_is_not_complete_is_damaged(tmp_path):
+    whole = dict.fromkeys(callbacks.NEEDED, 0)
+    path = tmp_path / "last.ckpt"
+    for key in whole:
+        torch.save({name: value for name, value in whole.items() if name != key}, path)
+        with pytest.raises(UserError, match="last.ckpt is damaged"):
+            callbacks.Checkpoints(callbacks.NEEDED).load_checkpoint(path)
+    torch.save([1, 2], path)
+    with pytest.raises(UserError, match="last.ckpt is damaged"):
+        callbacks.Checkpoints().load_checkpoint(path)

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from segcal.calibrators import CALIBRATORS
-from segcal.compare import Results, read_results
+from segcal.compare import Contender, Results, read_results
 from segcal.compare.ranking import confidences, rank_results, ratios_of_sums
 from segcal.data.prepare import prepare
-from segcal.folders import write_json
+from segcal.folders import read_fits, write_json
 from segcal.report import build_report, save_report, summaries
 from segcal.study.plan import read_plan
 from segcal.study.runner import run_study
 from segcal.study.watch import Watch
 from segcal.types import AnyPath, UserError
 
-SPLIT = {"train": 12, "val": 4, "test": 16}
+SPLIT = {"train": 6, "val": 6, "test": 16}
 """Few cases to train on, so that overfitting shows; more to test on, to tell methods apart."""
 
-SHAPE = (8, 32, 32)
+SHAPE = (8, 40, 40)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _split(out: Path) -> Path:
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
-    """Means over the test cases per method, NLL after calibrators too, and the mean case rank."""
+    """Means over the test cases per method, NLL after calibrators too, T, the mean case rank."""
     (dataset,) = results.datasets
     ranking = rank_results(results, dataset)
     columns = {metric: means["mean"] for metric, means in ranking.means.items()}
@@ -92,6 +92,14 @@ def _rows(results: Results) -> list[dict[str, Any]]:
     for c in ranking.contenders:
         row: dict[str, Any] = {"method": c.label, "chosen": c.setting}
         row |= {head: float(column[c.key]) for head, column in columns.items()}
+        row |= {"temperature": _temperature(results, c)}
         row |= {"rank": float(ranking.case_rank["mean"][c.key])}
         rows.append(row | {"verdict": known[c.key].verdict if c.key in known else ""})
     return sorted(rows, key=lambda row: row["rank"])
+
+
+def _temperature(results: Results, contender: Contender) -> float:
+    """The temperature that validation gives the runs of a contender; above 1: too sure."""
+    runs = [Path(results.runs[run]["folder"]) for run in contender.runs]
+    fits = [read_fits(folder, contender.weights)["ts"]["temperature"] for folder in runs]
+    return sum(fits) / len(fits)

@@ -14,7 +14,8 @@ from torch import Tensor
 from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
 from segcal.calibrators.fitting import log_probs
-from segcal.folders import alone, calibrator_path
+from segcal.data.leaks import check_apart
+from segcal.folders import alone, calibrator_path, logits_folder, path_of, sweep_run
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
 from segcal.scoring.volumes import (
@@ -52,6 +53,7 @@ def calibrate(
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
     with alone(predictor.root):
+        sweep_run(predictor.root)
         kept, notes = {}, {}
         for name in names:
             kept[name], notes[name] = (False, []) if again else _kept(predictor, name, voxels)
@@ -108,10 +110,10 @@ def _fit(
     progress: Progress | None,
 ) -> None:
     """Fit and save; scores of an earlier fit are deleted first. Then the intervals of `unsure`."""
-    folder = predictor.root / ".logits"
-    shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
-    folder.mkdir()
+    _check_apart(predictor)
+    folder = logits_folder(predictor.root)
     try:
+        folder.mkdir()
         batches = cache_logits(predictor, folder, progress)
         fitted = {name: _fitted(name, batches, voxels) for name in names}
         others = [name for name in unsure if name and name not in fitted]
@@ -123,8 +125,20 @@ def _fit(
             forget(predictor, name)
             calibrators.save(fit, _path(predictor, name), identity=predictor.identity)
         save_guarantees(predictor, {name: found[name] for name in unsure}, level)
+    except OSError as error:  # NumPy's has no reason
+        problem = f"cannot write to the disk of {predictor.root}: {error.strerror or error}"
+        remedy = "the logits of the validation cases need room there while calibrators are fitted"
+        raise UserError(f"{problem}; make room ({remedy}), then run the same command") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_apart(predictor: Predictor) -> None:
+    """Refuse to fit on validation cases that are reported among the test cases."""
+    val, test = predictor.ids("val"), predictor.ids("test")
+    patients = predictor.info["data"].get("patients") or {}
+    check_apart(val, test, {id: patients.get(id, id) for id in (*val, *test)}, "patient")
+    check_apart(val, test, {id: predictor.image_id(id) for id in (*val, *test)}, "image")
 
 
 def _fitted(name: str, batches: Batches, voxels: str | None) -> calibrators.Fitted:
@@ -173,4 +187,4 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
 
 
 def _cached(folder: Path, id: str) -> list[Path]:
-    return [folder / f"{id}.{kind}.npy" for kind in ("logits", "label", "image")]
+    return [path_of(folder, id, f".{kind}.npy") for kind in ("logits", "label", "image")]

@@ -18,7 +18,15 @@ from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.conformal import Guarantee, interval
 from segcal.data.images import Grid, from_array, restored
 from segcal.data.inputs import FLAT, Input, inputs_of, unit_of
-from segcal.folders import calibrator_path, read_json, sha256, write_image, write_json
+from segcal.folders import (
+    calibrator_path,
+    path_of,
+    read_summary,
+    sha256,
+    sweep,
+    write_image,
+    write_json,
+)
 from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
@@ -79,13 +87,14 @@ def predict(
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
     guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)
+    sweep(out)
     summaries = {}
     for i, each in enumerate(inputs, start=1):
         name = each.name
         source = _source(predictor, each, calibrator, probabilities)
         files = _files(out, each, predictor.classes, probabilities)
-        summary_path = out / f"{name}_summary.json"
-        known = read_json(summary_path)
+        summary_path = path_of(out, name, "_summary.json")
+        known = read_summary(summary_path)
         if known is not None and not again and all(path.is_file() for path in files):
             if any(known.get(key) != value for key, value in source.items()):
                 raise UserError(
@@ -123,8 +132,8 @@ def _files(out: Path, case: Input, classes: Sequence[str], probabilities: bool) 
         for k, word in enumerate(("background", *classes)):
             safe = re.sub(r"\W+", "-", word)
             kinds.append(f"prob_{k}_{safe}")
-    maps = [out / f"{case.name}_{kind}{case.map_ending}" for kind in kinds]
-    return [out / f"{case.name}_seg{case.ending}", *maps]
+    maps = [path_of(out, case.name, f"_{kind}{case.map_ending}") for kind in kinds]
+    return [path_of(out, case.name, f"_seg{case.ending}"), *maps]
 
 
 def _source(

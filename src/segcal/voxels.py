@@ -1,4 +1,5 @@
-"""Voxels near foreground: those that a number of steps to face neighbours reach from it.
+"""The labels of a target, and voxels near foreground: those that a number of steps to face
+neighbours reach from it.
 
 What is near *predicted* foreground is known without the reference, so a score over these voxels is
 unbiased and a calibrator can use them on new cases. Class 0 is the background.
@@ -11,8 +12,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from segcal.types import UserError, check_tensors
+
 NEAR = 5
 """How many steps from predicted foreground a voxel counts as near it."""
+
+
+def labels_of_target(scores: Tensor, target: Tensor) -> Tensor:
+    """The labels (N, *S) of a target as trainers have it: (N, *S) or (N, 1, *S), whole numbers of
+    any type, for logits or probabilities (N, K, *S).
+
+    >>> labels_of_target(torch.zeros(1, 2, 3), torch.tensor([[[0.0, 1.0, -100.0]]]))
+    tensor([[   0,    1, -100]])
+    """
+    check_tensors(logits=scores, target=target)
+    if target.ndim == scores.ndim > 1 and target.shape[1] == 1:
+        target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
+    if not target.is_floating_point():
+        return target
+    labels = target.long()
+    if not torch.compiler.is_compiling() and not torch.equal(labels.to(target.dtype), target):
+        raise UserError("target must hold whole numbers (class labels); got fractions")
+    return labels
 
 
 def predicted(scores: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ class Applied:
 
     out: Path
     calibrator: str
-    fits: tuple[Parameters, ...]  # one, or one for each region
+    fits: tuple[Parameters, ...]  # one, or one for each of the regions
+    regions: tuple[str, ...]
     cases: tuple[str, ...]
     notes: tuple[str, ...]  # sentences to print
 
@@ -77,7 +78,8 @@ def apply(
         _copy_others(source, partial)
         write_calibrated(partial, what | {"notes": notes})
     ids = tuple(case.id for case in source.cases)
-    return Applied(target, name, fits, ids, tuple(notes))
+    regions = source.classes if source.kind == "regions" else ()
+    return Applied(target, name, fits, regions, ids, tuple(notes))
 
 
 def write_audited(
@@ -94,6 +96,8 @@ def write_audited(
     the one that helps out of fold, or the one named."""
     for each in what:
         check_choice("map to write", each, WRITTEN)
+    if not what:
+        return
     name, id = _chosen(root, read_audit(root), calibrator), read_run(root)["id"]
     fits = read_out_of_fold(root)
     cases = [case for case in source.cases if name in fits.get(case.id, {})]
@@ -246,7 +250,8 @@ def _differences(info: Mapping[str, Any], source: Source) -> list[str]:
                     " right for the audited network only"
                 )
     classes = tuple(info["data"]["classes"])
-    if classes != source.classes:
+    unnamed = tuple(f"label {k}" for k in range(1, len(classes) + 1))
+    if classes != source.classes and unnamed not in (classes, source.classes):
         ours, theirs = ", ".join(source.classes), ", ".join(classes)
         notes.append(f"classes are called {ours} where the audit has {theirs}; taken in this order")
     return notes

@@ -13,6 +13,7 @@ from segcal.audit.scored import Facts, Fits
 from segcal.audit.work import AFTER, BEFORE, Task, done, spread
 from segcal.audit.written import Audited
 from segcal.folders import StoppedError
+from segcal.predictors.reading import read_case
 from segcal.predictors.source import Source
 from segcal.types import Progress, UserError
 
@@ -28,6 +29,7 @@ class Making:
     workers: int
     ray: str
     progress: Progress | None
+    options: Mapping[str, str | None]
     n_done: int = 0
 
     def carry_out(self, names: tuple[str, ...], method: str | None) -> Audited:
@@ -55,12 +57,20 @@ class Making:
         if len(by_number) < len(numbers):  # all or none: scores before and after are compared
             by_number = {}
         self._pass(AFTER, tuple(by_number), by_number)
+        grid = read_case(self.source, kept[0], resample=self.resample).geometry
         return Audited(
-            self.source, numbers, facts, self._final(tables, names) if by_number else {},
-            tuple(names) if by_number else (),
-            {self.source.cases[i].id: of_case for i, of_case in by_number.items()},
-            method, left_out, self._notes(tables),
-        )  # fmt: skip
+            source=self.source,
+            numbers=numbers,
+            facts=facts,
+            fits=self._final(tables, names) if by_number else {},
+            calibrators=tuple(names) if by_number else (),
+            out_of_fold={self.source.cases[i].id: of_case for i, of_case in by_number.items()},
+            method=method,
+            options=self.options,
+            orientation=grid.orientation if grid is not None else None,
+            left_out=left_out,
+            notes=self._notes(tables),
+        )
 
     def _pass(
         self, which: str, numbers: tuple[int, ...], fits: Mapping[int, Fits]

@@ -20,7 +20,7 @@ def conclude(root: Path, *, report: bool = True) -> None:
     results = read_results([root])
     found = judged(find(results, results.datasets[0]))
     if report:
-        save_report(root / REPORT, build_report(results, viewer=False))
+        save_report(root / REPORT, build_report(results))
     write_audit(root, _content(root, results, found))
 
 

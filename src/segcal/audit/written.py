@@ -38,6 +38,8 @@ class Audited:
     calibrators: tuple[str, ...]  # that cases were scored after
     out_of_fold: Mapping[str, Fits]  # by case
     method: str | None
+    options: Mapping[str, str | None]  # the folders that the source was opened with
+    orientation: str | None  # of the first case
     left_out: Mapping[str, str]
     notes: Sequence[str]
 
@@ -104,12 +106,12 @@ def _info(audited: Audited, key: Mapping[str, Any]) -> dict[str, Any]:
         "name": source.name,
         "classes": list(source.classes),
         "regions": {},  # those of a region-based network are its classes
-        "channels": [],
+        "channels": ["image"] if all(case.image for case in cases) else [],
         "checksum": checksum,
         "patients": {case.id: case.patient for case in cases},
         "splits": {SPLIT: len(cases)},
-        "recipe": {},
-        "orientation": None,
+        "recipe": {"axis": 0},
+        "orientation": audited.orientation,
     }
     settings = {
         "data": str(source.root),
@@ -120,6 +122,7 @@ def _info(audited: Audited, key: Mapping[str, Any]) -> dict[str, Any]:
     }
     facts = {
         "key": key,
+        "options": dict(audited.options),
         "kind": source.kind,
         "format": source.format,
         "folds": sorted({case.fold for case in cases}),

@@ -6,5 +6,6 @@ from segcal.cli.app import app, main
 
 __all__ = ["app", "main"]
 
-for _module in ("audit", "apply", "data", "lists", "runs", "study", "compare", "report", "demo"):
+_VERBS = ("audit", "apply", "data", "lists", "runs", "study", "compare", "report", "nnunet")
+for _module in (*_VERBS, "demo"):
     import_module(f"segcal.cli.{_module}")  # in the order in which the help lists the verbs

@@ -38,8 +38,8 @@ def apply(
         applied = carry_out(audit, predictions, **options, progress=progress)  # type: ignore[arg-type]
     for sentence in applied.notes:
         note(sentence)
-    table = Table("cases", "calibrator", *applied.fits[0], title=str(applied.out))
-    for fit in applied.fits:
+    table = Table("cases", "calibrator", "region", *applied.fits[0], title=str(applied.out))
+    for region, fit in zip(applied.regions or ("",), applied.fits, strict=True):
         values = (f"{value:.3g}" for value in fit.values())
-        table.add_row(str(len(applied.cases)), applied.calibrator, *values)
+        table.add_row(str(len(applied.cases)), applied.calibrator, region, *values)
     show(asdict(applied) | {"out": str(applied.out)}, table, as_json)

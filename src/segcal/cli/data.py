@@ -27,6 +27,8 @@ IMAGES += " 'own/*/image.nii.gz'. Repeat it for several channels."
 LABELS = "Their label maps, likewise: 'own/*/seg.nii.gz'."
 CLASSES = "Names of the labels of --labels: CSF,GM,WM. By default every label is a class."
 FOLDS = "Divide patients into N folds; each is tested once (segcal train --fold, study fold=all)."
+ALLOW = "Keep identical images, also across train, val and test."
+DROP = "Leave out images that are identical to earlier ones."
 MaybeText = str | None
 MaybePath = Path | None
 
@@ -79,6 +81,8 @@ def prepare(
     classes: Annotated[MaybeText, Option(help=CLASSES)] = None,
     workers: Annotated[int, Option(help="Processes.")] = os.cpu_count() or 1,
     skip_broken: Annotated[bool, Option("--skip-broken", help="Leave broken cases out.")] = False,
+    allow: Annotated[bool, Option("--allow-duplicates", help=ALLOW)] = False,
+    drop: Annotated[bool, Option("--drop-duplicates", help=DROP)] = False,
     again: Annotated[bool, Option("--again", help="Replace what was prepared before.")] = False,
     size: Annotated[MaybeText, Option(help="Resize slices: height,width.")] = None,
     spacing: Annotated[MaybeText, Option(help="Resample to voxels of z,y,x mm.")] = None,
@@ -103,6 +107,8 @@ def prepare(
     names = [name.strip() for name in classes.split(",")] if classes else None
     options |= {"folds": folds, "images": images or (), "labels": labels or "", "classes": names}
     options |= {"workers": workers, "skip_broken": skip_broken, "again": again}
+    if allow or drop:
+        options["duplicates"] = "allow" if allow else "drop"
     with counting(f"preparing {name}") as progress:
         prepared = run(name, source, to, progress=progress, **options)
     facts = summary(prepared.cases)
@@ -146,7 +152,7 @@ def inspect(
     for title, value in rows.items():
         table.add_row(Text(title), Text(value))
     for line in facts["warnings"]:
-        table.add_row("[yellow]warning[/]", Text(line))
+        table.add_row(Text("warning", style="yellow"), Text(line))
     if figure is not None:
         from segcal.figures import contact_sheet
 

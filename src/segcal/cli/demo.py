@@ -26,7 +26,8 @@ def demo(
 
     with Board() as board:
         done = run_demo(out, workers=workers, say=board.say, watch=board)
-    title = "16 test phantoms, means over cases; settings chosen on validation"
+    title = "16 test phantoms, means over cases; networks trained to the end; T (above 1: too sure)"
+    title += " and settings from validation"
     table = Table(*map(_head, done.rows[0]), title=title)
     for row in done.rows:
         table.add_row(*(v if isinstance(v, str) else f"{v:.3f}" for v in row.values()))
@@ -45,4 +46,5 @@ def _head(key: str) -> str:
     if calibrator in CALIBRATORS:
         return f"{METRICS[metric].label} + {CALIBRATORS[calibrator].label}"
     row = METRICS.get(key)
-    return f"{row.label} {row.arrow}" if row else "mean case rank" if key == "rank" else key
+    others = {"rank": "mean case rank", "temperature": "T"}
+    return f"{row.label} {row.arrow}" if row else others.get(key, key)

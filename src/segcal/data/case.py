@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from segcal.data.catalog import Recipe, Source
 from segcal.data.containers import data_files
+from segcal.data.containers.contents import check_voxels
 from segcal.data.images import Grid, from_array, on_grid, read_channels, read_single
 from segcal.data.orientation import slices_first
 from segcal.data.readers import RawCase
@@ -169,4 +170,5 @@ def target_grid(grid: Grid, recipe: Recipe) -> Grid:
         grid = grid.with_size((recipe.size[1], recipe.size[0], grid.size[2]))
     if recipe.crop is not None:
         grid = grid.centred(slices_first(recipe.crop, recipe.axis)[::-1])
+    check_voxels("preparation would give an image", grid.size)
     return grid

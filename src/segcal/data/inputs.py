@@ -162,10 +162,10 @@ def grouped(images: Sequence[Path], n_channels: int) -> dict[str, tuple[Path, ..
     {'a': ['a_0000.nii', 'a_0001.nii'], 'b': ['b.mha']}
     """
     groups: dict[str, dict[int, Path]] = defaultdict(dict)
-    stems = [re.sub(r"(\.nii)?\.\w+$", "", path.name) for path in images]
+    stems = [re.sub(r"(\.nii)?\.\w+\Z", "", path.name) for path in images]
     for path, stem in zip(images, stems, strict=True):
         name, number = stem, -1  # the whole case
-        numbered = re.fullmatch(r"(.+)_(\d{4})", stem)
+        numbered = re.fullmatch(r"(?s)(.+)_(\d{4})", stem)
         if numbered and (n_channels > 1 or f"{numbered[1]}_0000" in stems):
             name, number = numbered[1], int(numbered[2])
         if number in groups[name]:

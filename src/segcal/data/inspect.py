@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.data.leaks import same_images
 from segcal.data.orientation import edges, turned
 from segcal.folders import CaseSet
 
@@ -18,6 +18,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp")  # formats without a physical size
 
 def summary(cases: CaseSet) -> dict[str, Any]:
     """Counts, ranges and warnings of a prepared data set, ready for a table or JSON."""
+    cases.require_prepared()
     records = [cases.case(id) for id in cases.ids]
     voxels = np.array([record["voxels"] for record in records])  # (cases, classes + 1)
     shapes = np.array([record["shape"] for record in records])
@@ -62,10 +63,11 @@ def counts_pixels(cases: CaseSet) -> bool:
 def warnings(cases: CaseSet) -> list[str]:
     """One sentence for each thing that a person should look at."""
     lines = []
-    same: dict[str, list[str]] = defaultdict(list)
     for id in cases.ids:
         record = cases.case(id)
-        same[record["sha256"]["image"]].append(id)
+        for channel, (low, high) in zip(cases.channels, record["intensity"], strict=True):
+            if low == high:
+                lines.append(f"{id} has one value alone in {channel}: {low:g}")
         if not record["foreground_slices"]:
             lines.append(f"{id} has an empty label map")
         if record["label_elsewhere"]:
@@ -79,11 +81,10 @@ def warnings(cases: CaseSet) -> list[str]:
     if not cases.info.get("patients_known", True):
         unknown = "no file says which cases are of one patient, so each counts as its own"
         lines.append(f"{unknown}; if some are, use --patients FILE")
-    for ids in same.values():
-        if len(ids) > 1:
-            where = [name for name in ("test", "train", "val") if {*ids} & {*cases.split(name)}]
-            leak = f", across {' and '.join(where)}" if len(where) > 1 else ""
-            lines.append(f"{', '.join(ids)} are the same image{leak}")
+    for ids in same_images(cases.info["cases"]):
+        where = [name for name in ("test", "train", "val") if {*ids} & {*cases.split(name)}]
+        leak = f", across {' and '.join(where)}" if len(where) > 1 else ""
+        lines.append(f"{', '.join(ids)} are the same image{leak}")
     lines += [f"{id} was left out: {why}" for id, why in cases.info["left_out"].items()]
     used: set[str] = set()
     for fold in cases.info["splits"]:

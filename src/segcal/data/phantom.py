@@ -1,9 +1,10 @@
 """A synthetic data set for demonstrations and tests: 3D cases with three structures, from a seed.
 
-A large irregular `body` contains a `core` of almost the same intensity; a small elongated
-`satellite` is beside them. The image shows the true boundaries; the label is what a rater drew: the
-same boundaries, shifted at random by about a voxel. So the image does not determine the label near
-a boundary, and a network that is sure there is overconfident.
+A large irregular `body` contains a `core` of a similar intensity; a small elongated `satellite` is
+beside them. The image shows the true boundaries; the label is what a rater drew: the same
+boundaries, shifted at random by about a hundredth of the image's width, at most about a voxel. So
+the image does not determine the label near a boundary, and a network that is sure there is
+overconfident.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 from scipy.special import expit
 
+from segcal.data.containers.contents import check_voxels
 from segcal.types import UserError, check_range
 
 Array = NDArray[np.float64]
@@ -31,15 +33,17 @@ SMALLEST = (4, 24, 24)
 
 # Intensities of background, body, core and satellite: a row per channel, repeated after four.
 _CONTRAST = np.array(
-    [[250, 500, 570, 640], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]]
+    [[250, 500, 640, 660], [420, 600, 550, 330], [300, 430, 480, 620], [200, 560, 615, 470]]
 )
-# All in voxels:
+# Of a rater, in voxels of an image 80 wide; less in smaller ones, which it would drown:
 _SLIP = (0.9, 1.0, 0.7)  # random error of a rater at each structure, largest at low contrast
 _HABIT = 0.5  # how much larger or smaller than true a rater draws a whole structure
 _FURTHEST = 2.0  # no rater is further away from the true boundary
-_EDGE = 0.3  # scale of a logistic edge: from 16 % to 84 % over one voxel
+_WIDE = 80
 
-_NOISE = 28.0
+_EDGE = 0.3  # in voxels: scale of a logistic edge, from 16 % to 84 % over one voxel
+_NOISE = 18.0  # standard deviation of each part of the complex signal
+_BIAS = 0.06  # of the logarithm of the intensity
 _N_WAVES = 24
 
 
@@ -76,6 +80,7 @@ def phantom(
     """
     if len(size) != 3 or any(n < least for n, least in zip(size, SMALLEST, strict=True)):
         raise UserError(f"size must be (D, H, W) and at least {SMALLEST}; got {tuple(size)}")
+    check_voxels("a phantom would have", size, n_channels)
     check_range("seed", seed, 0)
     rng = np.random.default_rng([seed, index])
     in_plane, thickness = round(rng.uniform(0.8, 1.2), 2), round(rng.uniform(2.5, 3.5), 2)
@@ -166,7 +171,7 @@ def _channel(
     for distance, intensity in zip(truth, tissue[1:], strict=True):
         image += expit(-distance / _EDGE) * (intensity - image)
     image += 18 * _field(rng, axes, half / 4)
-    image *= np.exp(0.12 * _field(rng, axes, 1.5 * half))
+    image *= np.exp(_BIAS * _field(rng, axes, 1.5 * half))
     real, imaginary = rng.normal(0, _NOISE, (2, *image.shape))
     # Whole numbers, as scanners store them. The last bits, in which machines differ, are lost.
     magnitude: Array = np.hypot(image + real, imaginary)
@@ -177,8 +182,10 @@ def _drawn(rng: Rng, truth: Array, axes: Axes) -> NDArray[np.uint8]:
     """A rater's label map (D, H, W): each boundary shifted by a smooth field and by a constant."""
     label = np.zeros(truth.shape[1:], np.uint8)
     deepest = [_deepest(truth, k) for k in range(len(truth))]
+    scale = min(1.0, min(label.shape[1:]) / _WIDE)
     for k, distance in enumerate(truth):
-        shift = _SLIP[k] * _field(rng, axes, np.full(3, 4.0)) + _HABIT * rng.standard_normal()
+        slip = _SLIP[k] * _field(rng, axes, np.full(3, 4.0))
+        shift = scale * (slip + _HABIT * rng.standard_normal())
         # Raters agree on the deepest voxel of each structure drawn so far, so no class is lost.
         clear = min(abs(float(distance[voxel])) for voxel in deepest[: k + 1])
         reach = min(_FURTHEST, 0.75 * clear)

@@ -6,14 +6,11 @@ continues from them; a run that fails removes them.
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
-from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,20 +20,27 @@ import SimpleITK as sitk
 
 from segcal import __version__
 from segcal.data import splits
-from segcal.data.bare import Bare, bare_source, check_beside
+from segcal.data.bare import bare_source, check_beside
 from segcal.data.case import prepare_case, source_marks
-from segcal.data.catalog import Recipe, Source, changed_recipe, source_of
-from segcal.data.images import orientation
 from segcal.data.layouts import write_layout
-from segcal.data.pairs import check_files
+from segcal.data.leaks import DUPLICATES, later_ones, refuse_across
 from segcal.data.phantom import Size
+from segcal.data.raw import RawSet, checked_root, raw_set
 from segcal.data.readers import RawCase
-from segcal.differences import differences
-from segcal.folders import FORMAT, IGNORED, StoppedError, open_cases, whole_or_not
+from segcal.data.unchanged import check_unchanged
+from segcal.folders import (
+    FORMAT,
+    IGNORED,
+    StoppedError,
+    check_name,
+    open_cases,
+    path_of,
+    whole_or_not,
+)
 from segcal.folders.cases import CaseSet, content_checksum, is_case_set, write_cases
 from segcal.folders.files import changed, read_json, write_json
 from segcal.processes import end_with_parent
-from segcal.types import AnyPath, Progress, UserError, check_range
+from segcal.types import AnyPath, Progress, UserError, check_choice, check_range
 
 BEGUN = ".begun"
 """Ends the names of files that say at which cases workers are."""
@@ -51,21 +55,6 @@ class Prepared:
     notes: tuple[str, ...] = ()  # what a person should know of the raw data
 
 
-@dataclass(frozen=True)
-class _RawSet:
-    """A raw data set and how it will be prepared."""
-
-    name: str
-    root: Path
-    target: Path
-    source: Source
-    recipe: Recipe
-    cases: list[RawCase]
-    settings: dict[str, Any]  # as in cases.json
-    orientation: str | None  # that most cases have; the others are turned to it
-    notes: tuple[str, ...] = ()
-
-
 def prepare(
     name: str,
     root: AnyPath | None = None,
@@ -76,6 +65,7 @@ def prepare(
     seed: int = 0,
     workers: int = 1,
     skip_broken: bool = False,
+    duplicates: str = "refuse",
     again: bool = False,
     progress: Progress | None = None,
     folds: int | None = None,
@@ -90,17 +80,21 @@ def prepare(
 
     `name` is a row of `DATASETS` or a name for your own data; `root` is its folder as downloaded.
     Keyword arguments named as fields of `Recipe` override the row. Files give the split, and which
-    cases are of one patient; `folds` divides patients for cross-validation. Files in no known
-    layout are named by patterns with a star for the case: `images` (one per channel), `labels`, and
-    names of the `classes`. `n_cases` and `shape` are for the built-in `phantom`."""
-    if not name or Path(name).name != name or name.startswith("."):
-        raise UserError(f"a data set's name must be a plain folder name; got {name!r}")
+    cases are of one patient; `folds` divides patients for cross-validation. Identical images across
+    splits are an error unless `duplicates` is `allow`, or `drop`, which leaves the later ones out.
+    Files in no known layout are named by patterns with a star for the case: `images` (one per
+    channel), `labels`, and names of the `classes`. `n_cases` and `shape` are for the built-in
+    `phantom`, which needs no `root`."""
+    check_name("data set", name)
     check_range("workers", workers, 1)
+    check_choice("duplicates", duplicates, DUPLICATES)
     root, to = None if root is None else Path(root), Path(to)
     split_file, patients_file = (
         None if path is None else Path(path) for path in (split_file, patients_file)
     )
     settings: dict[str, Any] = {"seed": seed, "skip_broken": skip_broken}
+    if duplicates != DUPLICATES[0]:
+        settings["duplicates"] = duplicates
     with tempfile.TemporaryDirectory() as scratch:
         if root is None and name == "phantom":
             root = Path(scratch)
@@ -113,16 +107,21 @@ def prepare(
             check_beside(bare, to / name)
         if folds is not None:
             settings["folds"] = folds
-        root = _checked_root(bare.root if bare else root, name, to / name, bool(bare))
+        root = checked_root(bare.root if bare else root, name, to / name, bool(bare))
         files = split_file, patients_file
-        raw = _raw_set(name, root, to / name, files, settings, recipe, bare)
+        raw = raw_set(name, root, to / name, files, settings, recipe, bare)
         if is_case_set(raw.target) and not again:
-            return _existing(raw, asked=recipe)
+            cases, ids = open_cases(raw.target), {case.id for case in raw.cases}
+            check_unchanged(cases, raw.settings, raw.root, ids, asked=recipe)
+            return Prepared(cases, fresh=False, notes=raw.notes)
 
         # An interrupted run is continued only if it had the same key.
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
         with whole_or_not(raw.target, raw.settings | key) as folder:
             records, left_out = _all_cases(raw, folder, workers, progress)
+            if duplicates == "drop":
+                left_out |= later_ones(records)
+                records = {id: records[id] for id in records if id not in left_out}
             write_cases(folder, _info(raw, records, left_out))
             for path in folder.glob("*.npy"):  # left by an interrupted run, of a case now removed
                 if path.name.rsplit(".", 2)[0] not in records:
@@ -130,103 +129,8 @@ def prepare(
     return Prepared(open_cases(raw.target), fresh=True, notes=raw.notes)
 
 
-def _checked_root(root: Path | None, name: str, target: Path, within: bool) -> Path:
-    """The folder of the raw data, if there is one and preparation replaces no user's folder."""
-    if root is None:
-        raise UserError(f"say where the raw data of {name} is, with --from")
-    if not root.is_dir():
-        raise UserError(f"there is no folder {root}; --from takes the data set's unpacked folder")
-    here, there = root.resolve(), target.resolve()
-    if here.is_relative_to(there) or (there.is_relative_to(here) and not within):
-        raise UserError(f"{target} and the raw data in {root} overlap; choose another --to")
-    if target.exists() and not is_case_set(target):
-        problem = f"{target} exists and is not a prepared data set"
-        raise UserError(f"{problem}; choose another name or --to")
-    return Path(os.path.normpath(root))  # as in the paths that readers return
-
-
-def _raw_set(
-    name: str,
-    root: Path,
-    target: Path,
-    files: Sequence[Path | None],
-    settings: dict[str, Any],
-    overrides: dict[str, Any],
-    bare: Bare | None,
-) -> _RawSet:
-    """List the raw cases, and check everything that can be checked before images are read."""
-    split_file, patients_file = files
-    if split_file is not None and "folds" in settings:
-        raise UserError("a split file says all folds; leave --folds out, or --split")
-    source = bare.source if bare else source_of(name, root)
-    recipe = changed_recipe(source.recipe, overrides)
-    cases = list(source.reader(root))
-    if not cases:
-        layout = source.layout or "imagesTr and labelsTr beside dataset.json"
-        raise UserError(f"found no case in {root}; expected {layout}")
-    id, n_times = Counter(case.id for case in cases).most_common(1)[0]
-    if n_times > 1:
-        raise UserError(f"{root} has two cases named {id!r}; every case needs a name of its own")
-    notes = check_files(root, cases, skip_broken=settings["skip_broken"])
-    if patients_file is not None:
-        patients = splits.patients_from_file(patients_file, {case.id for case in cases})
-        settings = settings | {"patients": patients}
-        cases = [replace(case, patient=patients.get(case.id, case.id)) for case in cases]
-    meaning = {
-        "classes": source.classes,
-        "codes": list((source.codes or {}).items()),
-        "ignore": source.ignore,
-        "regions": source.regions,
-        "channels": source.channels,
-    }
-    settings = settings | {"recipe": asdict(recipe), "source": meaning}
-    if split_file is not None:
-        patient_of = {case.id: case.patient for case in cases}
-        settings["splits"] = splits.from_file(split_file, patient_of)
-    settings = json.loads(json.dumps(settings))  # as it will be read back
-    codes = Counter(orientation(case.images[0]) for case in cases)
-    del codes[None]
-    common = codes.most_common(1)[0][0] if codes else None
-    told = (*(bare.notes if bare else ()), *notes)
-    return _RawSet(name, root, target, source, recipe, cases, settings, common, told)
-
-
-def _existing(raw: _RawSet, asked: dict[str, Any]) -> Prepared:
-    """The data set as it is on disk, if settings, sources and arrays are still the same.
-
-    A set of an older version, which scaled by the range alone, stays as it is unless percentiles
-    are `asked` for."""
-    cases = open_cases(raw.target)
-    old, new = cases.info["settings"], raw.settings
-    if "percentiles" not in old["recipe"]:
-        by_range = list(Recipe.percentiles)
-        kept = by_range if asked.get("percentiles") else new["recipe"]["percentiles"]
-        old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
-    if old != new:
-        problem = differences(old, new, str(raw.target))
-        raise UserError(f"{problem}; --again replaces it, another --to keeps both")
-    if changes := _changes(raw, cases):
-        rest = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-        problem = f"sources of {raw.target} have changed since it was prepared"
-        listed = f"{', '.join(changes[:5])}{rest}"
-        raise UserError(f"{problem} ({listed}); --again prepares it again")
-    cases.check_content()
-    return Prepared(cases, fresh=False, notes=raw.notes)
-
-
-def _changes(raw: _RawSet, cases: CaseSet) -> list[str]:
-    """Cases that were added or removed, and files whose content has changed."""
-    if "phantom" in raw.settings:
-        return []
-    marks = dict(cases.info["left_out_sources"])
-    for id in cases.ids:
-        marks |= cases.case(id)["sources"]
-    ids = {case.id for case in raw.cases} ^ {*cases.ids, *cases.info["left_out"]}
-    return sorted(ids) + [path for path, mark in marks.items() if changed(raw.root / path, mark)]
-
-
 def _all_cases(
-    raw: _RawSet, folder: Path, workers: int, progress: Progress | None
+    raw: RawSet, folder: Path, workers: int, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The records of all cases, and why the broken ones are left out."""
     records: dict[str, Any] = {}
@@ -251,7 +155,7 @@ def _all_cases(
 
 
 def _each_case(
-    raw: _RawSet, folder: Path, workers: int
+    raw: RawSet, folder: Path, workers: int
 ) -> Generator[dict[str, Any] | UserError, None, None]:
     """Prepare every case, here or in processes; memory is bounded by one case per worker."""
     work = partial(_one_case, replace(raw, cases=[]), folder)
@@ -275,14 +179,14 @@ def _begin_worker() -> None:
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
-def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
-    path = folder / f"{case.id}.record.json"
+def _one_case(raw: RawSet, folder: Path, case: RawCase) -> dict[str, Any] | UserError:
+    path = path_of(folder, case.id, ".record.json")
     record: dict[str, Any] | None = read_json(path)
     if record is not None:
         marks = record["sources"].items()
         if not any(changed(raw.root / source, mark) for source, mark in marks):
             return record
-    begun = folder / f"{case.id}{BEGUN}"
+    begun = path_of(folder, case.id, BEGUN)
     begun.touch()
     try:
         record = prepare_case(case, raw.source, raw.recipe, raw.orientation, raw.root, folder)
@@ -294,7 +198,7 @@ def _one_case(raw: _RawSet, folder: Path, case: RawCase) -> dict[str, Any] | Use
     return record
 
 
-def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
+def _info(raw: RawSet, records: dict[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
     """The content of `cases.json`."""
     source = raw.source
     patient_of = {id: record["patient"] for id, record in records.items()}
@@ -309,6 +213,8 @@ def _info(raw: _RawSet, records: dict[str, Any], left_out: dict[str, str]) -> di
         folds = splits.leave_one_out(patient_of)
     else:
         folds = [splits.by_patient(patient_of, source.split, raw.settings["seed"])]
+    if raw.settings.get("duplicates") != "allow":
+        refuse_across(records, folds)
     left_out_sources: dict[str, Any] = {}
     for case in [case for case in raw.cases if case.id in left_out]:
         with suppress(UserError):  # a file may be unreadable

@@ -125,7 +125,7 @@ def decathlon(root: Path) -> Iterator[RawCase]:
         except (KeyError, TypeError):
             rule = "each entry of training must have image and label"
             raise UserError(f"{path}: {rule}; got {pair}") from None
-        id = re.sub(r"(\.nii)?\.\w+$", "", image.name)
+        id = re.sub(r"(\.nii)?\.\w+\Z", "", image.name)
         images = [image] if image.is_file() else files.get(id, [image])
         yield RawCase(id, id, tuple(images), (label,))
 
@@ -173,7 +173,7 @@ def _channels(folder: Path, ending: str = r"(\.\w+)+") -> dict[str, list[Path]]:
     """Files named `<id>_0000`, `<id>_0001` ... by id; `ending` is a regular expression."""
     files: dict[str, list[Path]] = defaultdict(list)
     for path in _files(folder, "*"):
-        if match := re.fullmatch(rf"(.+)_\d{{4}}{ending}", path.name):
+        if match := re.fullmatch(rf"(?s)(.+)_\d{{4}}{ending}", path.name):
             files[match[1]].append(path)
     return files
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.folders.files import read_users_json
+from segcal.folders.names import one_name
 from segcal.types import UserError
 
 Split = dict[str, list[str]]
@@ -157,15 +158,17 @@ def _checked(path: Path, fold: Split, patient_of: Mapping[str, str]) -> Split:
     cases_of: dict[str, list[str]] = {id: [id] for id in patient_of}
     for id, patient in patient_of.items():
         cases_of.setdefault(patient, []).append(id)
+    spelled = {one_name(name): name for name in cases_of}
     split: Split = {}
     role: dict[str, str] = {}
     for name in NAMES:
         cases: set[str] = set()
         for id in fold[name]:
-            if id not in cases_of:
+            known = id if id in cases_of else spelled.get(one_name(id))
+            if known is None:
                 problem = f"names {id!r} in {name}, which is no case or patient of this data set"
                 raise UserError(f"{path} {problem}")
-            cases.update(cases_of[id])
+            cases.update(cases_of[known])
         for patient in sorted({patient_of[case] for case in cases}):
             if role.setdefault(patient, name) != name:
                 both = f"{role[patient]} and {name}"

@@ -15,6 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from segcal.folders.files import read_json, sha256, write_json
+from segcal.folders.names import path_of
+from segcal.folders.schemas import CasesFile, PreparedFile, fault_of
 from segcal.types import AnyPath, UserError
 
 CASES = "cases.json"
@@ -90,8 +92,14 @@ class CaseSet:
         """The label map (D, H, W), memory-mapped."""
         return _mapped(array_path(self.root, id, "label"))
 
+    def require_prepared(self) -> None:
+        """Refuse a `cases.json` that lacks what preparation writes."""
+        if "checksum" not in self.info:
+            raise UserError(f"{self.root / CASES} is damaged (it has no checksum); {AGAIN}")
+
     def check_content(self) -> None:
         """Refuse arrays or splits that were changed after preparation; reads newer files only."""
+        self.require_prepared()
         info, index = self.info, self.root / CASES
         if content_checksum(info["cases"], info["classes"], info["splits"]) != info["checksum"]:
             raise UserError(f"{index} was edited; {AGAIN}")
@@ -116,7 +124,7 @@ def content_checksum(
 
 def array_path(root: Path, id: str, kind: str) -> Path:
     """The file of a case's `image` or `label` array."""
-    return root / f"{id}.{kind}.npy"
+    return path_of(root, id, f".{kind}.npy")
 
 
 def _mapped(path: Path) -> np.memmap[Any, Any]:
@@ -144,9 +152,12 @@ def open_cases(root: AnyPath) -> CaseSet:
         raise UserError(f"{problem}; run segcal prepare first")
     path = root / CASES
     info = read_json(path)
-    if not isinstance(info, dict) or "format" not in info:
+    if not isinstance(info, dict) or not isinstance(info.get("format"), int):
         raise UserError(f"{path} is damaged; {AGAIN}")
     if info["format"] != FORMAT:
         version = f"format {info['format']}, this segcal reads {FORMAT}"
         raise UserError(f"{path} has {version}; {AGAIN}")
+    prepared = "checksum" in info
+    if fault := fault_of(PreparedFile if prepared else CasesFile, info):
+        raise UserError(f"{path} is damaged; {AGAIN} ({fault})")
     return CaseSet(root, info)

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from segcal.folders.files import (
+    PARTIAL,
     compress,
     existing,
     read_json,
     read_rows,
     replacing,
+    sweep,
     write_json,
     write_rows,
 )
+from segcal.folders.names import path_of
+from segcal.folders.schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile, RunFile, fault_of
 from segcal.types import UserError
 
 WEIGHTS = ("best", "last", "nll")
@@ -31,6 +35,10 @@ RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
 CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees"
 GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
 FIRST = "first_epoch"  # in run.json: what epochs are counted from
+NEVER_PREDICTED = "never_predicted"
+"""In the facts of a run's weights, and in `log.csv`: the classes with labelled voxels among the
+validation cases, none of which is predicted."""
+
 REMOVED = "removed"  # the status of a run that --again is about to delete
 
 _RELU = {"last_activation": "relu"}
@@ -51,7 +59,7 @@ def is_run(root: Path) -> bool:
 def is_empty_run(root: Path) -> bool:
     """Whether a run can start in a folder: it does not exist, or holds only partial files."""
     names = [path.name for path in root.iterdir()] if root.is_dir() else []
-    return not root.is_file() and all(name.startswith(".partial-") for name in names)
+    return not root.is_file() and all(name.startswith(PARTIAL) for name in names)
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -66,9 +74,14 @@ def read_run(root: Path) -> dict[str, Any]:
     path = root / RUN
     if not path.is_file():
         raise UserError(f"{root} is not a run (it has no {RUN}); segcal train makes one")
-    info = read_json(path)
-    if not isinstance(info, dict) or not {"id", "status", "settings", "data"} <= set(info):
-        raise UserError(f"{path} is damaged; move the folder away and train the run again")
+    content = read_json(path)
+    if fault := fault_of(RunFile, content):
+        remedy = "move the folder away and train the run again"
+        raise UserError(f"{path} is damaged; {remedy} ({fault})")
+    return _in_todays_format(content)
+
+
+def _in_todays_format(info: dict[str, Any]) -> dict[str, Any]:
     # Older runs kept one set of weights, which `training.keep` named and `best` described.
     training = info["settings"].get("training")
     if isinstance(training, dict) and training.pop("keep", "best") == "last" and "best" in info:
@@ -103,7 +116,7 @@ def refuse_packed(root: Path, info: Mapping[str, Any]) -> None:
 
 def weights_path(root: Path, weights: str) -> Path:
     """The file of one kind of a run's weights."""
-    return root / CHECKPOINTS / f"{weights}.safetensors"
+    return path_of(root / CHECKPOINTS, weights, ".safetensors")
 
 
 def candidate_path(root: Path, epoch: int) -> Path:
@@ -167,7 +180,7 @@ def checkpoint_path(root: Path) -> Path:
 def calibrator_path(root: Path, name: str, weights: str = "best") -> Path:
     """The files of a fitted calibrator, without their endings."""
     folder = root / CALIBRATORS
-    return folder / name if weights == "best" else folder / weights / name
+    return path_of(folder if weights == "best" else path_of(folder, weights), name)
 
 
 def read_guarantee(root: Path, calibrator: str, weights: str) -> dict[str, Any] | None:
@@ -175,7 +188,7 @@ def read_guarantee(root: Path, calibrator: str, weights: str) -> dict[str, Any] 
 
     Those of other weights or data, or of an earlier fit of the calibrator, are none."""
     content = read_json(_guarantee_path(root, calibrator, weights))
-    if not isinstance(content, dict) or content.get("format") != GUARANTEE_FORMAT:
+    if fault_of(GuaranteeFile, content) or content.get("format") != GUARANTEE_FORMAT:
         return None
     same = content.get("identity") == _fitted_on(root, calibrator, weights)
     return content if same else None
@@ -190,30 +203,47 @@ def write_guarantee(root: Path, calibrator: str, weights: str, values: Mapping[s
 
 
 def _guarantee_path(root: Path, calibrator: str, weights: str) -> Path:
-    return root / GUARANTEES / weights / f"{calibrator or 'uncalibrated'}.json"
+    return path_of(path_of(root / GUARANTEES, weights), calibrator or "uncalibrated", ".json")
 
 
 def _fitted_on(root: Path, calibrator: str, weights: str) -> dict[str, Any]:
     info, fit = read_run(root), None
     if calibrator:
         path = calibrator_path(root, calibrator, weights)
-        fit = (read_json(path.with_name(f"{path.name}.json")) or {}).get("sha256", "")
+        facts = read_json(path.with_name(f"{path.name}.json"))
+        fit = facts.get("sha256", "") if isinstance(facts, dict) else ""
     data = info["data"]["checksum"]
     return {"run": info["id"], "weights": weights, "data": data, "fit": fit}
 
 
 def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
     """The facts of each calibrator that was fitted for these weights; also of a packed copy."""
-    found = sorted(calibrator_path(root, "any", weights).parent.glob("*.json"))
-    # older fits were over all voxels, and did not say so
-    return {path.stem: {"voxels": "all", **read_json(path)} for path in found}
+    found = {}
+    for path in sorted(calibrator_path(root, "any", weights).parent.glob("[!.]*.json")):
+        content = read_json(path)
+        if fault := fault_of(FitFile, content):
+            raise UserError(f"{path} is damaged; run segcal calibrate --again on {root} ({fault})")
+        # older fits were over all voxels, and did not say so
+        found[path.stem] = {"voxels": "all", **content}
+    return found
 
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The epochs in `log.csv`, counted from 1; none if there is no such file."""
+    """The epochs in `log.csv`, in their order, counted from 1; none if there is no file.
+
+    All values are numbers but those of `NEVER_PREDICTED`."""
     rows = read_rows(root / LOG, columns)
-    if rows and rows[0].get("epoch") == "0":  # older versions counted from 0
-        rows = [row | {"epoch": str(i)} for i, row in enumerate(rows, start=1)]
+    try:
+        epochs = [int(row["epoch"]) for row in rows]
+        numbers = []
+        for row in rows:
+            numbers += [float(value) for key, value in row.items() if key != NEVER_PREDICTED]
+    except (KeyError, ValueError, TypeError):
+        epochs, numbers = [], []
+    if rows and (not numbers or any(b <= a for a, b in zip([-1, *epochs], epochs, strict=False))):
+        raise UserError(f"{existing(root / LOG)} is damaged; train the run with --again")
+    if rows and epochs[0] == 0:  # older versions counted from 0
+        rows = [row | {"epoch": str(int(row["epoch"]) + 1)} for row in rows]
     return rows
 
 
@@ -227,13 +257,16 @@ def read_bins(root: Path) -> list[dict[str, Any]]:
     path = existing(root / BINS)
     if path is None:
         return []
-    content = read_json(path)
-    entries = content.get("entries") if isinstance(content, dict) else None
-    if not isinstance(entries, list):
-        raise UserError(f"{path} is damaged; run segcal evaluate --again on {root}")
+    content, again = read_json(path), f"run segcal evaluate --again on {root}"
+    if fault_of(BinsFile, content):
+        raise UserError(f"{path} is damaged; {again}")
+    entries: list[dict[str, Any]] = content["entries"]
     if any("weights" not in entry for entry in entries):  # of an older version
         entries = [{"weights": only_weights(root), **entry} for entry in entries]
-    return [_with_sets(entry) for entry in entries]
+    entries = [_with_sets(entry) for entry in entries]
+    if any(fault_of(BinsEntry, entry) for entry in entries):
+        raise UserError(f"{path} is damaged; {again}")
+    return entries
 
 
 def _with_sets(entry: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +285,11 @@ def write_bins(root: Path, classes: Sequence[str], entries: Sequence[Mapping[str
 
 def only_weights(root: Path) -> str:
     """The weights that all scores of an older run belong to."""
-    return "last" if "last" in (info := read_run(root)) and "best" not in info else "best"
+    content = read_json(root / RUN)
+    if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+        content = read_run(root)  # says what is wrong
+    info = _in_todays_format(content | {"members": None})
+    return "last" if "last" in info and "best" not in info else "best"
 
 
 def remove_run(root: Path, others: Sequence[str] = ()) -> None:
@@ -263,10 +300,16 @@ def remove_run(root: Path, others: Sequence[str] = ()) -> None:
 
 
 def sweep_run(root: Path) -> None:
-    """Delete partial files that killed processes left in a run's folder."""
-    for folder in (root, root / CHECKPOINTS):
-        for path in folder.glob(".partial-*"):
-            path.unlink(missing_ok=True)
+    """Delete what killed processes left in a run's folder; for a caller that holds its lock."""
+    sweep(root, held=True)
+    for path in (root / CALIBRATORS).rglob(".*.partial"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(logits_folder(root), ignore_errors=True)
+
+
+def logits_folder(root: Path) -> Path:
+    """Where the logits of the validation cases are while calibrators are fitted."""
+    return root / ".logits"
 
 
 def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
@@ -277,7 +320,7 @@ def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
         if existing(root / name) is not None:
             compress(root / name, target / name)
     fits = [path for name in (CALIBRATORS, GUARANTEES) for path in (root / name).rglob("*.json")]
-    for path in fits:
+    for path in [path for path in fits if not path.name.startswith(".")]:
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_json(copy, read_json(path))

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from segcal.folders.files import read_json, write_json
+from segcal.folders.names import path_of
 from segcal.folders.runs import is_run
+from segcal.folders.schemas import CellsFile, PlanRecord, Record, SelectionFile, fault_of
 
 PLAN, SELECTION, CELLS, PACKED = "plan.json", "selection.json", "cells.json", "packed.json"
 RUNS = "runs"
+SCHEMAS: dict[str, type[Record]] = {PLAN: PlanRecord, SELECTION: SelectionFile, CELLS: CellsFile}
 FAILED = "failed"  # the status of a cell
 
 
@@ -21,17 +24,17 @@ def is_study(root: Path) -> bool:
 
 def cell_folder(root: Path, cell: str) -> Path:
     """The folder of a cell's run."""
-    return root / RUNS / cell
+    return path_of(root / RUNS, cell)
 
 
 def cell_log(root: Path, cell: str) -> Path:
     """What a cell's process printed; kept if it failed."""
-    return root / "logs" / f"{cell}.txt"
+    return path_of(root / "logs", cell, ".txt")
 
 
 def read_plan_file(root: Path) -> dict[str, Any]:
     """What the study was asked for; empty if there is no such file."""
-    return _table(root / PLAN)
+    return _table(root, PLAN)
 
 
 def write_plan_file(root: Path, content: Mapping[str, Any]) -> None:
@@ -66,7 +69,7 @@ def write_cells(root: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:
 
 def failed_cells(root: Path) -> dict[str, str]:
     """The cells that failed, each with the reason; a damaged file names none."""
-    cells = _table(root / CELLS).get("cells", {})
+    cells = _table(root, CELLS).get("cells", {})
     failed = {name: state for name, state in cells.items() if state["status"] == FAILED}
     return {name: state.get("error", "for an unknown reason") for name, state in failed.items()}
 
@@ -84,8 +87,8 @@ def foreign_in_packed(root: Path) -> list[str]:
 
 def study_records(root: Path) -> dict[str, Any]:
     """The content of a study's own files, by their names."""
-    contents = {name: read_json(root / name) for name in (PLAN, SELECTION, CELLS)}
-    return {name: content for name, content in contents.items() if content is not None}
+    contents = {name: _table(root, name) for name in SCHEMAS}
+    return {name: content for name, content in contents.items() if content}
 
 
 def write_packed_study(
@@ -97,6 +100,7 @@ def write_packed_study(
     write_json(root / PACKED, {"runs": n_runs, "chosen": list(chosen)})
 
 
-def _table(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    return content if isinstance(content, dict) else {}
+def _table(root: Path, name: str) -> dict[str, Any]:
+    """The content of a file; empty if there is none, or it is damaged."""
+    content = read_json(root / name)
+    return {} if fault_of(SCHEMAS[name], content) else content

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from segcal.losses.pointwise import ce, ecp, focal, ls, svls
+from segcal.losses.regions import check_one_label, region_margin_penalty
 from segcal.losses.summed import ce_dice, margin_penalty, mbls, mbls_dice, soft_dice
-from segcal.types import UserError, check_settings, check_tensors, settings_of
+from segcal.types import UserError, check_settings, settings_of
+from segcal.voxels import labels_of_target
 
 __all__ = ["LOSSES", "Criterion", "Loss", "Validation", "ce", "ce_dice", "ecp", "focal", "ls"]
-__all__ += ["margin_penalty", "mbls", "mbls_dice", "soft_dice", "svls"]
+__all__ += ["margin_penalty", "mbls", "mbls_dice", "region_margin_penalty", "soft_dice", "svls"]
 
 State = dict[str, Tensor]
 
@@ -138,12 +140,6 @@ class Criterion(nn.Module):
 
 
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
-    if target.ndim == logits.ndim > 1 and target.shape[1] == 1:
-        target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
-    check_tensors(logits=logits, target=target)
-    if not target.is_floating_point():
-        return target
-    labels = target.long()
-    if not torch.compiler.is_compiling() and not torch.equal(labels.to(target.dtype), target):
-        raise UserError("target must hold whole numbers (class labels); got fractions")
+    labels = labels_of_target(logits, target)
+    check_one_label(logits, target)
     return labels

@@ -17,6 +17,7 @@ from segcal.metrics.overlap import confusion, label_map
 from segcal.metrics.statistics import check_finite, detached
 from segcal.metrics.surface import mean_distance, missed, surfaces
 from segcal.types import IGNORE, UserError, check_arrays, check_range, settings_of
+from segcal.voxels import labels_of_target
 
 
 class _Scores(torchmetrics.Metric):
@@ -53,11 +54,13 @@ class _Scores(torchmetrics.Metric):
 
         return super()._apply(moved, exclude_state)
 
-    def _check(self, logits: Tensor, labels: Tensor) -> None:
+    def _labels(self, logits: Tensor, target: Tensor) -> Tensor:
+        labels = labels_of_target(logits, target)
         check_arrays(logits, labels)
         shape = tuple(logits.shape)
         if shape[1] != self.n_classes:
             raise UserError(f"this metric was made for {self.n_classes} classes; got shape {shape}")
+        return labels
 
     def _add_case(self, values: Tensor) -> None:
         self.case_sum += values.where(~values.isnan(), 0)
@@ -108,9 +111,9 @@ class CalibrationScores(_Scores):
         self._add_sum("spread", n_classes)
         self._add_sum("selection", self.settings["n_bins"])
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add one case: logits (N, K, *S), labels (N, *S)."""
-        self._check(logits, labels)
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add one case: logits (N, K, *S), target (N, *S) or (N, 1, *S), as for `Criterion`."""
+        labels = self._labels(logits, target)
         size = 1 if self.items_are_cases else len(logits)
         for x, y in zip(logits.split(size), labels.split(size), strict=True):
             case = self.statistics(x, y, **self.settings)
@@ -163,11 +166,11 @@ class OverlapScores(_Scores):
             self._add_sum(name, len(self.keys), n_classes)  # K-1 classes, then their mean
         self._add_sum("confusion", n_classes, n_classes)
 
-    def update(self, logits: Tensor, labels: Tensor, *, spacing: Sequence[float] | None) -> None:
-        """Add one case: logits (1, K, *S), labels (1, *S); `spacing` per axis of S in millimetres,
-        or `None` for voxels.
+    def update(self, logits: Tensor, target: Tensor, *, spacing: Sequence[float] | None) -> None:
+        """Add one case: logits (1, K, *S), target (1, *S) or (1, 1, *S); `spacing` per axis of S in
+        millimetres, or `None` for voxels.
         """
-        self._check(logits, labels)
+        labels = self._labels(logits, target)
         if len(logits) != 1:
             got = f"one case per update: logits must be (1, K, *S), got shape {tuple(logits.shape)}"
             remedy = (

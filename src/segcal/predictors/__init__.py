@@ -11,15 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from segcal.folders import read_run
+from segcal.folders.audits import KIND as AUDIT
 from segcal.predictors.ensemble import KIND, Ensemble, make_ensemble, open_ensemble
 from segcal.predictors.protocol import ImagePredictor, Prediction, Predictor
 from segcal.predictors.run import Run, open_run
+from segcal.predictors.stored import Stored, open_stored
 from segcal.types import AnyPath, check_choice
 
 __all__ = ["PREDICTORS", "Ensemble", "ImagePredictor", "Prediction", "Predictor", "Run"]
-__all__ += ["make_ensemble", "open_ensemble", "open_predictor", "open_run"]
+__all__ += ["Stored", "make_ensemble", "open_ensemble", "open_predictor", "open_run"]
+__all__ += ["open_stored"]
 
-PREDICTORS: dict[str, Callable[..., ImagePredictor]] = {"run": open_run, KIND: open_ensemble}
+PREDICTORS: dict[str, Callable[..., ImagePredictor]] = {
+    "run": open_run,
+    KIND: open_ensemble,
+    AUDIT: open_stored,
+}
 """How each kind of predictor is opened; `kind` in `run.json` names it, a trained run by default."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from segcal.corruptions import case_seed, corrupt
+from segcal.data.leaks import image_of
 from segcal.data.slices import volume
 from segcal.folders import CaseSet, open_cases
 from segcal.predictors.protocol import Prediction
@@ -25,6 +26,13 @@ def data_of(root: Path, info: dict[str, Any], data: Path | None = None) -> CaseS
             " again"
         )
     return cases
+
+
+def image_id(cases: CaseSet, id: str) -> str | None:
+    """What is the same for cases of one image; `None` if the data set may have it twice."""
+    if cases.info["settings"].get("duplicates") == "allow":
+        return None
+    return image_of(cases.case(id))
 
 
 def prediction_of(

@@ -25,11 +25,12 @@ from segcal.folders import (
     read_run,
     remove_run,
     require_weights,
+    sweep_run,
     write_run,
 )
 from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
-from segcal.predictors.cases import data_of, prediction_of
+from segcal.predictors.cases import data_of, image_id, prediction_of
 from segcal.predictors.protocol import ImagePredictor, Prediction
 from segcal.predictors.run import Run, finished_run, open_run
 from segcal.provenance import identity, versions
@@ -58,6 +59,10 @@ class Ensemble(ImagePredictor):
     def ids(self, split: str) -> tuple[str, ...]:
         """The cases of a split."""
         return self.cases.split(split, self.info["settings"]["fold"])
+
+    def image_id(self, id: str) -> str | None:
+        """What is the same for cases of one image."""
+        return image_id(self.cases, id)
 
     def case(self, id: str, *, corruption: str = "", seed: int = 0) -> Prediction:
         """The prediction for a case."""
@@ -128,6 +133,8 @@ def make_ensemble(
         members.append(facts | {"loss": settings["loss"], "network": settings["network"]})
     made = {"average": average, "calibrator": calibrator, "weights": weights, "members": members}
     with alone(out):
+        if is_run(out):
+            sweep_run(out)
         if is_run(out) and not again:
             known = read_run(out)
             if known.get("kind") != KIND:

@@ -49,6 +49,10 @@ class Predictor(Protocol):
         """The prediction for a case, with its image corrupted if asked."""
         ...
 
+    def image_id(self, id: str) -> str | None:
+        """What is the same for cases of one image, if it is known and must be in one split."""
+        return None
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The foreground classes; label 1 is the first."""

@@ -27,7 +27,7 @@ from segcal.folders import (
 )
 from segcal.hardware import channels_last, inference_batch, keep_pages
 from segcal.networks import build_network
-from segcal.predictors.cases import data_of, prediction_of
+from segcal.predictors.cases import data_of, image_id, prediction_of
 from segcal.predictors.protocol import ImagePredictor, Prediction
 from segcal.types import AnyPath, UserError, check_choice
 
@@ -56,6 +56,10 @@ class Run(ImagePredictor):
     def ids(self, split: str) -> tuple[str, ...]:
         """The cases of a split."""
         return self.cases.split(split, self.info["settings"]["fold"])
+
+    def image_id(self, id: str) -> str | None:
+        """What is the same for cases of one image."""
+        return image_id(self.cases, id)
 
     def case(self, id: str, *, corruption: str = "", seed: int = 0) -> Prediction:
         """The prediction for a case."""
@@ -140,3 +144,7 @@ def _load(network: nn.Module, root: Path, weights: str) -> None:
         raise UserError(
             f"cannot load the {weights} weights of {root} ({reason}); train it again with --again"
         ) from None
+    for name, tensor in network.state_dict().items():
+        if not tensor.isfinite().all():
+            problem = f"the {weights} weights of {root} are not numbers in {name}"
+            raise UserError(f"{problem}; train it again with --again, or take other --weights")

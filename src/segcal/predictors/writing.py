@@ -116,7 +116,8 @@ def _write_nifti(
     order: Literal["<", ">"] = "<" if header[:4] == struct.pack("<i", 348) else ">"
     code = {4: 16, 8: 64}[dtype.itemsize]
     struct.pack_into(f"{order}2h", header, 70, code, 8 * dtype.itemsize)
-    struct.pack_into(f"{order}4f", header, 112, 1.0, 0.0, 0.0, 0.0)  # slope, offset, shown range
+    struct.pack_into(f"{order}2f", header, 112, 1.0, 0.0)  # slope and offset of values
+    struct.pack_into(f"{order}2f", header, 124, 0.0, 0.0)  # the range to show: not known
     with _compressing(target) as file:
         file.write(bytes(header))
         for each in values:

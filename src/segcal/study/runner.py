@@ -39,6 +39,7 @@ def run_study(
     `ray` is the address of a cluster whose nodes share the path of `out` and of the data."""
     root = Path(out).absolute()
     with folders.alone(root):
+        folders.sweep(root)
         plan = replace(plan, cells=adopted(root, plan.cells))
         failed = {} if retry else folders.failed_cells(root)
         with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:
@@ -79,7 +80,7 @@ class _Study:
         self._do(self._finishings(choices))
         self._note()
         with suppress(OSError):
-            folders.cell_log(self.root, "").parent.rmdir()  # if no process left a log
+            folders.cell_log(self.root, "any").parent.rmdir()  # if no process left a log
         failed = {name: why for name, why in self.failed.items() if name in self.cells}
         undecided = [cell.name for cell in self.waiting]
         outcome: dict[str, Any] = {"out": str(self.root), "failed": failed, "undecided": undecided}

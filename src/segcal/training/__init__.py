@@ -32,7 +32,7 @@ from segcal.losses import LOSSES
 from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
 from segcal.training import loggers, processes
-from segcal.training.callbacks import Bar, Checkpoints, Keep, Log
+from segcal.training.callbacks import NEEDED, Bar, Checkpoints, Keep, Log
 from segcal.training.extending import BEFORE, extend, only_epochs_grow
 from segcal.training.module import Segmentation
 from segcal.types import IGNORE, AnyPath, UserError, check_choice
@@ -56,6 +56,7 @@ def train(
     A finished run is skipped unless `again`, or goes on if only the number of epochs grew and its
     learning rate has been that of a longer run. `say` is told from which epoch a run goes on."""
     out, cases = Path(out), folders.open_cases(Path(settings.data))
+    cases.require_prepared()
     chosen: dict[str, Any] = settings.training.model_dump(include={"keep_empty", "augment"})
     slices = Slices(cases, "train", fold=settings.fold, **chosen)
     model = Segmentation(settings, cases, slices)  # checks loss and network before any writing
@@ -217,7 +218,7 @@ def _trainer(settings: RunSettings, out: Path, keep: Keep, progress: bool) -> L.
         "default_root_dir": last.parent,  # --again deletes what Lightning leaves there
     }
     try:
-        trainer = L.Trainer(**options, plugins=[Checkpoints(), *processes.environments()])
+        trainer = L.Trainer(**options, plugins=[Checkpoints(NEEDED), *processes.environments()])
         processes.check(trainer)
     except UserError:
         raise

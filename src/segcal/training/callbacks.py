@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +16,23 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from segcal import folders
 from segcal.choice import Validated, choose, still_open
-from segcal.folders import read_log, replacing, save_weights, weights_path, write_log
+from segcal.folders import (
+    read_log,
+    replacing,
+    save_weights,
+    seal,
+    seal_holds,
+    weights_path,
+    write_log,
+)
 from segcal.training.module import Segmentation
 from segcal.types import UserError
-from segcal.unlearned import KEY
+
+NEEDED = (
+    *("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"),
+    *("epoch", "global_step", "pytorch-lightning_version"),
+)
+"""What a training resumes from."""
 
 
 class Checkpoints(TorchCheckpointIO):
@@ -27,13 +40,20 @@ class Checkpoints(TorchCheckpointIO):
 
     Lightning writes them to the system's temporary folder, and its last move may be a copy."""
 
+    def __init__(self, needed: Collection[str] = ()) -> None:
+        """Without the keys that are `needed` a checkpoint counts as damaged."""
+        super().__init__()
+        self.needed = frozenset(needed)
+
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Write, then rename."""
         target = Path(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target) as partial, partial.open("wb") as file:
-                torch.save(checkpoint, file)
+            with replacing(target) as partial:
+                with partial.open("wb") as file:
+                    torch.save(checkpoint, file)
+                seal(partial)
         except (OSError, RuntimeError) as error:
             # torch hides why a write failed
             reason = error.__context__ if isinstance(error, RuntimeError) else error
@@ -45,10 +65,14 @@ class Checkpoints(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         """Read tensors and simple values, nothing else."""
+        state: Any = None
         try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            if seal_holds(Path(path)):
+                state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception:  # torch names a dozen: a damaged archive, a short file, a foreign class
-            raise UserError(f"{path} is damaged; --again starts the run over") from None
+            state = None
+        if not isinstance(state, dict) or not self.needed <= set(state):
+            raise UserError(f"{path} is damaged; --again starts the run over")
         return state
 
 
@@ -75,7 +99,7 @@ class Keep(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the weights of this epoch if it is the best so far, the last, or a candidate."""
         module, epoch = cast(Segmentation, pl_module), trainer.current_epoch
-        facts = {"epoch": epoch} | module.scores | {KEY: module.never_predicted}
+        facts = {"epoch": epoch} | module.scores | {folders.NEVER_PREDICTED: module.never_predicted}
         is_best = "best" not in self.facts or facts["val_dice"] > self.facts["best"]["val_dice"]
         is_last = epoch + 1 == trainer.max_epochs
         names = ["best"] * is_best + ["last"] * is_last
@@ -144,7 +168,7 @@ class Log(Callback):
         seconds = round(time.perf_counter() - self.start, 2)
         row |= {"lr": self.lr, "seconds": seconds, "memory_mb": round(memory)}
         metrics = {key: value for key, value in row.items() if key != "epoch"}
-        row[KEY] = "; ".join(module.never_predicted)
+        row[folders.NEVER_PREDICTED] = "; ".join(module.never_predicted)
         before = [old for old in read_log(self.out) if int(old["epoch"]) < number]
         write_log(self.out, [*before, row])
         for logger in trainer.loggers:
@@ -187,7 +211,7 @@ class Bar(RichProgressBar):
         Each step's share of validation is included."""
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
         if lacking := cast(Segmentation, pl_module).never_predicted:
-            metrics[KEY] = ",".join(lacking)
+            metrics[folders.NEVER_PREDICTED] = ",".join(lacking)
         done = trainer.global_step - self.first
         if done:
             all_steps = int(trainer.num_training_batches) * (trainer.max_epochs or 0)

@@ -50,7 +50,12 @@ class Segmentation(L.LightningModule):
         """Set the order of the next epoch: Lightning asks for batches before it sets the epoch.
 
         The rate falls at half of the epochs that the run has now, if it was extended."""
-        self.order.set_epoch(checkpoint["epoch"] + 1)
+        stored, epoch = checkpoint["state_dict"], checkpoint["epoch"]
+        shapes = {name: tensor.shape for name, tensor in self.state_dict().items()}
+        known = isinstance(stored, dict) and isinstance(epoch, int)
+        if not known or shapes != {name: getattr(t, "shape", None) for name, t in stored.items()}:
+            raise UserError("the checkpoint is of another network; --again starts the run over")
+        self.order.set_epoch(epoch + 1)
         for state in checkpoint["lr_schedulers"]:
             state["milestones"] = Counter([self._half])
 

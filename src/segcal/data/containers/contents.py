@@ -133,11 +133,16 @@ def require_size(path: Path, shape: Sequence[int], n_parts: int = 1) -> int:
     """The number of values of an image; refuse sizes that are none, or more than the limit."""
     if not shape or any(n < 1 for n in (*shape, n_parts)):
         damaged(path, f"its header says a size of {tuple(shape)}")
+    return check_voxels(f"{path} says", shape, n_parts)
+
+
+def check_voxels(subject: str, shape: Sequence[int], n_parts: int = 1) -> int:
+    """The number of values of an array; refuse more than the limit."""
     n_values = math.prod(shape) * n_parts
     text = os.environ.get(LIMIT, "")
     limit = int(text) if text.isdecimal() else MAX_VOXELS
     if n_values > limit:
-        says = f"{path} says a size of {' x '.join(map(str, shape))}, more than {limit:,} voxels"
+        says = f"{subject} a size of {' x '.join(map(str, shape))}, more than {limit:,} voxels"
         raise UserError(f"{says}; {LIMIT}=N in the environment raises this limit")
     return n_values
 

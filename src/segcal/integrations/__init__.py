@@ -1,0 +1,1 @@
+"""segcal inside other people's training programs: nnU-Net trainers, MONAI handlers."""

@@ -1,0 +1,1 @@
+"""The models that nnU-Net names."""
