@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The constraints also bind what builds the package, so that an install is the same every time.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install
 
-.PHONY: demo test test-nnunet check bench docs format clean help
+.PHONY: demo test test-nnunet check bench docs format fuzz clean help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -17,7 +17,7 @@ test: .venv/dev  ## install what is missing and run every test
 	@echo "== tests =="
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-nnunet: .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
+test-nnunet: .venv/dev .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
 	@echo "== tests with nnU-Net =="
 	.venv-nnunet/bin/python -m pytest tests/nnunet
 
@@ -37,6 +37,9 @@ docs: .venv/dev  ## build the documentation into site/
 	$(BIN)/python docs/make_cli_reference.py
 	$(BIN)/python results/hippocampus/make_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+fuzz: .venv/dev  ## try N damaged and hostile inputs (make fuzz N=20000)
+	SEGCAL_FUZZ=$(or $(N),20000) $(BIN)/python -m pytest -q tests/robustness
 
 clean:  ## remove the virtual environment and caches
 	rm -rf .venv .venv-nnunet site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -40,7 +40,7 @@ def make_ct(folder: Path, n_classes: int, shape: tuple[int, int, int]) -> tuple[
     for k in range(1, n_classes):
         probs = _organ(k, n_classes, shape)
         total += probs
-        label[rng.random(shape, np.float32) < probs] = k
+        label[probs > rng.uniform(0.3, 0.7)] = k  # a rater's outline is smooth
     folder.mkdir(parents=True, exist_ok=True)
     path, reference = folder / "ct.npz", folder / "labels" / "ct.nii.gz"
     reference.parent.mkdir(exist_ok=True)
@@ -68,7 +68,7 @@ def _organ(k: int, n_classes: int, shape: tuple[int, int, int]) -> Map:
     radius = 0.065 * shape[1]
     distance = np.sqrt((z * shape[1] / shape[0] / 1.5) ** 2 + y**2 + x**2) - radius
     noise = np.random.default_rng(k).random(shape, np.float32)
-    return (1 / (1 + np.exp((distance / 1.5 + noise).clip(-60, 60)))).astype("<f4")
+    return (1 / (1 + np.exp((distance / 3 + noise).clip(-80, 80)))).astype("<f4")
 
 
 def decompressed(path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import benchmarks.__main__ as bench
-from benchmarks import pipeline
+from benchmarks import classes, pipeline
 from benchmarks.measure import HEAD
+from segcal.data.prepare import prepare
 
 FOLDER = Path(bench.__file__).parent
 TINY = {
@@ -50,8 +51,24 @@ def test_inference_sees_whole_slices():
 
 def test_every_benchmark_has_a_tiny_size():
     modules = {module.__name__.rpartition(".")[2] for module in bench.MODULES}
-    apart = {"__init__", "__main__", "measure"}
+    apart = {"__init__", "__main__", "measure", "classes"}
     assert set(TINY) == modules == {path.stem for path in FOLDER.glob("*.py")} - apart
+
+
+def test_the_page_on_classes_has_what_was_measured():
+    known = classes.found()
+    assert set(classes.trials()) == set(known)
+    page = FOLDER.parent / "docs" / "concepts" / "every-class.md"
+    assert classes.table(known) in page.read_text()
+
+
+@pytest.mark.parametrize("variant", classes.VARIANTS)
+def test_the_classes_of_a_brief_training_are_counted(variant, tmp_path, monkeypatch):
+    monkeypatch.setattr(classes, "STEPS", 2)
+    cases = prepare("phantom", to=tmp_path, n_cases=5, shape=(4, 24, 24)).cases
+    outcome = classes.tried(classes.Trial("phantom", "unet", 4, variant, 0), cases)
+    assert 0 <= outcome.never <= outcome.classes == 3
+    assert 0 <= outcome.dice <= 1
 
 
 @pytest.mark.parametrize("name", TINY)

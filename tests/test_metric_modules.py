@@ -159,6 +159,8 @@ def test_fractions_are_no_labels():
     x, y = cases()[0]
     with pytest.raises(UserError, match="whole numbers"):
         CalibrationScores(3).update(x, y + 0.5)
+    with pytest.raises(UserError, match="target must be a torch tensor; got numpy.ndarray"):
+        CalibrationScores(3).update(x, y.numpy())
 
 
 def test_settings_reach_the_functions():

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-KEY = "never_predicted"
-"""In the facts of a run's weights, and in `log.csv`: the classes with labelled voxels among the
-validation cases, none of which is predicted."""
+from segcal.folders import NEVER_PREDICTED
 
 
 def unlearned(info: Mapping[str, Any], weights: str) -> tuple[str, ...]:
@@ -19,7 +17,7 @@ def unlearned(info: Mapping[str, Any], weights: str) -> tuple[str, ...]:
     ('RV',)
     """
     facts = info.get(weights)
-    return tuple(facts.get(KEY, ())) if isinstance(facts, Mapping) else ()
+    return tuple(facts.get(NEVER_PREDICTED, ())) if isinstance(facts, Mapping) else ()
 
 
 def warning(info: Mapping[str, Any], weights: str) -> str:

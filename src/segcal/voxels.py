@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from segcal.types import UserError
+from segcal.types import UserError, check_tensors
 
 NEAR = 5
 """How many steps from predicted foreground a voxel counts as near it."""
@@ -25,6 +25,7 @@ def labels_of_target(scores: Tensor, target: Tensor) -> Tensor:
     >>> labels_of_target(torch.zeros(1, 2, 3), torch.tensor([[[0.0, 1.0, -100.0]]]))
     tensor([[   0,    1, -100]])
     """
+    check_tensors(logits=scores, target=target)
     if target.ndim == scores.ndim > 1 and target.shape[1] == 1:
         target = target.squeeze(1)  # (N, 1, *S) -> (N, *S)
     if not target.is_floating_point():

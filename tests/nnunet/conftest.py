@@ -5,6 +5,7 @@ These tests run in an environment of their own, `.venv-nnunet`: `make test-nnune
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,25 @@ from segcal.data.layouts import write_layout
 from segcal.integrations import nnunet
 
 HERE = Path(__file__).parent
+# Audits run in segcal's own environment: nnU-Net's lacks what they need, and they need no trainer.
+SEGCAL = os.environ.get("SEGCAL") or HERE.parents[1] / ".venv" / "bin" / "segcal"
 BESIDE = Path(os.environ.get("SEGCAL_REAL_DATA") or HERE.parents[2] / "shared" / "data")
 HIPPOCAMPUS = BESIDE / "Task04_Hippocampus"
 N_CASES = 10
 
+# What the page says, and what the test does instead.
+SHORTER = {
+    "^pip install.*$": "",
+    r"\$\(segcal nnunet\)": rf"$(segcal nnunet):{HERE / 'trainers'}",
+    "nnUNetTrainer": "nnUNetTrainerShort",
+    "0 1 2 3 4": "0 1",
+    "--npz": "--npz -device cpu",
+    "--save_probabilities": "--save_probabilities -device cpu -npp 1 -nps 1",
+}
+
 LABELS = {"background": 0, "anterior": 1, "posterior": 2}
 DATASETS = {
-    "Dataset004_Softmax": {"labels": LABELS},
+    "Dataset004_Hippocampus": {"labels": LABELS},
     "Dataset005_Regions": {
         "labels": {"background": 0, "whole": [1, 2], "posterior": 2},
         "regions_class_order": [1, 2],
@@ -42,9 +55,9 @@ class Home:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.env = {
-            "nnUNet_raw": str(root / "raw"),
-            "nnUNet_preprocessed": str(root / "preprocessed"),
-            "nnUNet_results": str(root / "results"),
+            "nnUNet_raw": str(root / "nnUNet_raw"),
+            "nnUNet_preprocessed": str(root / "nnUNet_preprocessed"),
+            "nnUNet_results": str(root / "nnUNet_results"),
             "nnUNet_extTrainer": os.pathsep.join([str(nnunet.FOLDER), str(HERE / "trainers")]),
             "nnUNet_def_n_proc": "1",
             # planning takes this for a number of threads, and fails with 0
@@ -56,31 +69,47 @@ class Home:
         }
 
     def run(self, command, *args, **env):
-        """A command of this environment; its output, or a failure that shows it."""
+        """A command of nnU-Net's environment; its output, or a failure that shows it."""
         path = Path(sys.executable).with_name(command)
-        done = subprocess.run(
-            [path, *map(str, args)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | self.env | env,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done
+        return finished([path, *map(str, args)], os.environ | self.env | env, self.root)
+
+    def follow(self, page):
+        """Run the commands of a page, with short trainings of two folds; returns their output."""
+        told = []
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S):
+            of_nnunet = "nnUNetv2" in block
+            place = Path(sys.executable).parent if of_nnunet else Path(SEGCAL).absolute().parent
+            path = {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
+            env = self.env | {"nnUNet_n_proc_DA": "0"} if of_nnunet else {"OMP_NUM_THREADS": "1"}
+            command = block
+            for long, short in SHORTER.items():
+                command = re.sub(long, short, command, flags=re.M)
+            script = ["bash", "-euc", command]
+            told.append(finished(script, os.environ | env | path, self.root).stdout)
+        return "\n".join(told)
 
     def train(self, dataset, configuration, fold, trainer, *options):
         """Train a fold; returns the folder of results."""
         settings = ["-tr", trainer, "-device", "cpu", *options]
         # no more processes: in small trainings starting them takes most of the time
         self.run("nnUNetv2_train", dataset, configuration, fold, *settings, nnUNet_n_proc_DA="0")
-        (results,) = (self.root / "results").glob(
-            f"Dataset{dataset:03}_*/{trainer}__nnUNetPlans__{configuration}/fold_{fold}"
-        )
-        return results
+        return self.results(dataset, configuration, fold, trainer)
+
+    def results(self, dataset, configuration, fold, trainer):
+        """The folder of a fold's results."""
+        model = f"Dataset{dataset:03}_*/{trainer}__nnUNetPlans__{configuration}"
+        (folder,) = (self.root / "nnUNet_results").glob(f"{model}/fold_{fold}")
+        return folder
 
     def log(self, results):
         """What nnU-Net wrote down of a training."""
         return "".join(file.read_text() for file in sorted(results.glob("training_log_*.txt")))
+
+
+def finished(command, env, place):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=place)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
 
 
 @pytest.fixture(scope="session")
@@ -91,11 +120,11 @@ def home(tmp_path_factory):
         decathlon = home.root / "Task01_Phantom"
         write_layout("msd", decathlon, n_cases=N_CASES + 1, size=(32, 48, 32))
     for name, facts in DATASETS.items():
-        write_raw(decathlon, home.root / "raw" / name, facts)
+        write_raw(decathlon, home.root / "nnUNet_raw" / name, facts)
     for datasets, configurations in (((4,), ("2d", "3d_fullres")), ((5, 6, 7), ("2d",))):
         what = ["-d", *datasets, "-c", *configurations, "-npfp", 1]
         home.run("nnUNetv2_plan_and_preprocess", *what, "-np", *[1] * len(configurations))
-    for plans in (home.root / "preprocessed").glob("*/nnUNetPlans.json"):
+    for plans in (home.root / "nnUNet_preprocessed").glob("*/nnUNetPlans.json"):
         make_small(plans)
     return home
 

@@ -57,7 +57,7 @@ def make(home, monkeypatch):
         monkeypatch.setenv(name, value)
 
     def made(trainer, dataset, *, deep=True):
-        (folder,) = (home.root / "preprocessed").glob(f"Dataset{dataset:03}_*")
+        (folder,) = (home.root / "nnUNet_preprocessed").glob(f"Dataset{dataset:03}_*")
         plans = json.loads((folder / "nnUNetPlans.json").read_text()) | {"continue_training": False}
         about = json.loads((folder / "dataset.json").read_text())
         made = trainer(plans, "2d", 0, about, torch.device("cpu"))

@@ -1,6 +1,8 @@
 """nnU-Net trains, validates and predicts with segcal's trainers."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,55 +12,72 @@ import torch
 TERM = "nnU-Net's loss plus 0.1 times the margin term, margin 5"
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "nnunet.md"
+DEFAULT, MARGIN = "nnUNetTrainerShort", "nnUNetTrainerShortMbLS_m8"
+
+
 @pytest.fixture(scope="session")
-def softmax(home):
-    """Two folds by nnU-Net's default and with the margin."""
-    trainers = ("nnUNetTrainerShort", "nnUNetTrainerShortMbLS_m5")
-    return {
-        (trainer, fold): home.train(4, "2d", fold, trainer, "--npz")
-        for trainer in trainers
-        for fold in (0, 1)
-    }
+def page(home):
+    """Two folds by nnU-Net's default, then every command of the page; what they printed."""
+    for fold in (0, 1):
+        home.train(4, "2d", fold, DEFAULT, "--npz")
+    shutil.copytree(
+        home.root / "nnUNet_raw/Dataset004_Hippocampus/imagesTs", home.root / "imagesTs"
+    )
+    return home.follow(PAGE)
+
+
+def read(file):
+    with np.load(file) as archive:
+        return archive["probabilities"]
 
 
 def validation(home, results):
     """Each validation case's probabilities and reference."""
     dataset = results.parents[1].name
-    labels = home.root / "raw" / dataset / "labelsTr"
+    labels = home.root / "nnUNet_raw" / dataset / "labelsTr"
     files = sorted((results / "validation").glob("*.npz"))
     assert len(files) == home.n_cases // 5
     for file in files:
-        with np.load(file) as archive:
-            probs = archive["probabilities"]
+        probs = read(file)
         truth = sitk.GetArrayFromImage(sitk.ReadImage(str(labels / f"{file.stem}.nii.gz")))
         assert probs.shape[1:] == truth.shape
         yield probs, truth
 
 
-def test_two_folds_with_and_without_the_margin(home, softmax):
-    for (trainer, _), results in softmax.items():
-        assert (TERM in home.log(results)) == ("MbLS" in trainer)
-        for probs, _ in validation(home, results):
-            assert len(probs) == 3
-            np.testing.assert_allclose(probs.sum(0), 1, atol=1e-3)
-    checkpoint = softmax["nnUNetTrainerShortMbLS_m5", 0] / "checkpoint_final.pth"
-    saved = torch.load(checkpoint, map_location="cpu", weights_only=False)
-    assert saved["trainer_name"] == "nnUNetTrainerShortMbLS_m5"
+def test_two_folds_with_and_without_the_margin(home, page):
+    assert page
+    for trainer in (DEFAULT, MARGIN):
+        for fold in (0, 1):
+            results = home.results(4, "2d", fold, trainer)
+            margin = "nnU-Net's loss plus 0.1 times the margin term, margin 8" in home.log(results)
+            assert margin == (trainer == MARGIN)
+            for probs, _ in validation(home, results):
+                assert len(probs) == 3
+                np.testing.assert_allclose(probs.sum(0), 1, atol=1e-3)
+        saved = torch.load(results / "checkpoint_final.pth", map_location="cpu", weights_only=False)
+        assert saved["trainer_name"] == trainer
 
 
-def test_new_cases_are_predicted_with_probabilities(home, softmax):
-    assert softmax
-    images, out = home.root / "raw" / "Dataset004_Softmax" / "imagesTs", home.root / "predicted"
-    places = ["-i", images, "-o", out, "-d", 4, "-c", "2d", "-f", 0, 1]
-    settings = ["-tr", "nnUNetTrainerShortMbLS_m5", "-device", "cpu", "-npp", 1, "-nps", 1]
-    home.run("nnUNetv2_predict", *places, *settings, "--save_probabilities")
-    (file,) = out.glob("*.npz")
-    (image,) = images.iterdir()
-    with np.load(file) as archive:
-        probs = archive["probabilities"]
+def test_they_are_audited_and_compared(home, page):
+    for name in ("default", "mbls"):
+        facts = json.loads((home.root / "audits" / name / "audit.json").read_text())
+        assert (facts["kind"], facts["n_cases"], facts["n_folds"]) == ("softmax", 4, 2)
+    assert f"{DEFAULT}, 2d" in page
+    assert f"{MARGIN}, 2d" in page
+    assert (home.root / "report.html").stat().st_size > 10_000
+
+
+def test_new_cases_are_predicted_and_calibrated(home, page):
+    assert page
+    (image,) = (home.root / "imagesTs").iterdir()
+    (file,) = (home.root / "predictions").glob("*.npz")
+    probs, calibrated = read(file), read(home.root / "calibrated" / file.name)
     assert probs.shape == (3, *sitk.GetArrayFromImage(sitk.ReadImage(str(image))).shape)
     label = sitk.GetArrayFromImage(sitk.ReadImage(str(file.with_suffix(".nii.gz"))))
     np.testing.assert_array_equal(label, probs.argmax(0))
+    np.testing.assert_array_equal(label, calibrated.argmax(0))
+    assert not np.allclose(calibrated, probs)
 
 
 def test_regions_have_a_sigmoid_each(home):

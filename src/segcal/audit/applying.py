@@ -96,6 +96,8 @@ def write_audited(
     the one that helps out of fold, or the one named."""
     for each in what:
         check_choice("map to write", each, WRITTEN)
+    if not what:
+        return
     name, id = _chosen(root, read_audit(root), calibrator), read_run(root)["id"]
     fits = read_out_of_fold(root)
     cases = [case for case in source.cases if name in fits.get(case.id, {})]

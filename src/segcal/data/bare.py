@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import SimpleITK as sitk
 
-from segcal.data.catalog import DATASETS, Source
+from segcal.data.catalog import DATASETS, OWN, Source
 from segcal.data.images import read_single
 from segcal.data.readers import RawCase
 from segcal.types import UserError
@@ -49,6 +49,7 @@ def bare_source(
     codes, names, note = _classes(labels, label_values(found[-1].values()), classes)
     reader = partial(_cases, tuple(channels), labels)
     about: Any = {"channels": tuple(channel_names(channels)), "patients_named": False}
+    about["recipe"] = OWN
     source = Source(reader, names, codes, **about)
     return Bare(Path(os.path.commonpath(folders)), source, (note,))
 

@@ -42,8 +42,8 @@ _FURTHEST = 2.0  # no rater is further away from the true boundary
 _WIDE = 80
 
 _EDGE = 0.3  # in voxels: scale of a logistic edge, from 16 % to 84 % over one voxel
-_NOISE = 18.0
-_BIAS = 0.06
+_NOISE = 18.0  # standard deviation of each part of the complex signal
+_BIAS = 0.06  # of the logarithm of the intensity
 _N_WAVES = 24
 
 

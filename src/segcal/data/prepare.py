@@ -22,12 +22,12 @@ from segcal import __version__
 from segcal.data import splits
 from segcal.data.bare import bare_source, check_beside
 from segcal.data.case import prepare_case, source_marks
-from segcal.data.catalog import Recipe
 from segcal.data.layouts import write_layout
 from segcal.data.leaks import DUPLICATES, later_ones, refuse_across
 from segcal.data.phantom import Size
 from segcal.data.raw import RawSet, checked_root, raw_set
 from segcal.data.readers import RawCase
+from segcal.data.unchanged import check_unchanged
 from segcal.folders import (
     FORMAT,
     IGNORED,
@@ -111,7 +111,9 @@ def prepare(
         files = split_file, patients_file
         raw = raw_set(name, root, to / name, files, settings, recipe, bare)
         if is_case_set(raw.target) and not again:
-            return _existing(raw, asked=recipe)
+            cases, ids = open_cases(raw.target), {case.id for case in raw.cases}
+            check_unchanged(cases, raw.settings, raw.root, ids, asked=recipe)
+            return Prepared(cases, fresh=False, notes=raw.notes)
 
         # An interrupted run is continued only if it had the same key.
         key = {"turn": raw.orientation, "segcal": __version__, "format": FORMAT}
@@ -125,41 +127,6 @@ def prepare(
                 if path.name.rsplit(".", 2)[0] not in records:
                     path.unlink()
     return Prepared(open_cases(raw.target), fresh=True, notes=raw.notes)
-
-
-def _existing(raw: RawSet, asked: dict[str, Any]) -> Prepared:
-    """The data set as it is on disk, if settings, sources and arrays are still the same.
-
-    A set of an older version, which scaled by the range alone, stays as it is unless percentiles
-    are `asked` for."""
-    cases = open_cases(raw.target)
-    old, new = cases.info["settings"], raw.settings
-    if "percentiles" not in old["recipe"]:
-        by_range = list(Recipe.percentiles)
-        kept = by_range if asked.get("percentiles") else new["recipe"]["percentiles"]
-        old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
-    differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    if differ:
-        problem = f"{raw.target} was prepared with another {', '.join(differ)}"
-        raise UserError(f"{problem}; --again replaces it, another --to keeps both")
-    if changes := _changes(raw, cases):
-        rest = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-        problem = f"sources of {raw.target} have changed since it was prepared"
-        listed = f"{', '.join(changes[:5])}{rest}"
-        raise UserError(f"{problem} ({listed}); --again prepares it again")
-    cases.check_content()
-    return Prepared(cases, fresh=False, notes=raw.notes)
-
-
-def _changes(raw: RawSet, cases: CaseSet) -> list[str]:
-    """Cases that were added or removed, and files whose content has changed."""
-    if "phantom" in raw.settings:
-        return []
-    marks = dict(cases.info["left_out_sources"])
-    for id in cases.ids:
-        marks |= cases.case(id)["sources"]
-    ids = {case.id for case in raw.cases} ^ {*cases.ids, *cases.info["left_out"]}
-    return sorted(ids) + [path for path, mark in marks.items() if changed(raw.root / path, mark)]
 
 
 def _all_cases(

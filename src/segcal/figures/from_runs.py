@@ -34,7 +34,7 @@ from segcal.figures.collected import (
     validation_label,
 )
 from segcal.figures.looks import WORDS, looks_of
-from segcal.folders import path_of, read_log, save_figure
+from segcal.folders import path_of, read_log, save_figure, sweep
 from segcal.predictors import open_predictor
 from segcal.types import AnyPath, UserError, check_choice
 from segcal.voxels import near
@@ -322,6 +322,7 @@ def save_figures(
     check_choice("format", format, FORMATS)
     for key in keys:
         check_choice("figure", key, tuple(FIGURES))
+    sweep(Path(out))
     rows: list[dict[str, Any]] = []
     for dataset in results.datasets:
         for key in keys or FIGURES:

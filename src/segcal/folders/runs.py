@@ -12,7 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.folders.files import compress, existing, read_json, read_rows, write_json, write_rows
+from segcal.folders.files import (
+    PARTIAL,
+    compress,
+    existing,
+    read_json,
+    read_rows,
+    sweep,
+    write_json,
+    write_rows,
+)
 from segcal.folders.names import path_of
 from segcal.folders.schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile, RunFile, fault_of
 from segcal.types import UserError
@@ -24,6 +33,10 @@ one with the lowest validation NLL among those about as good in Dice. Older runs
 RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
 CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees"
 GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
+NEVER_PREDICTED = "never_predicted"
+"""In the facts of a run's weights, and in `log.csv`: the classes with labelled voxels among the
+validation cases, none of which is predicted."""
+
 REMOVED = "removed"  # the status of a run that --again is about to delete
 
 _RELU = {"last_activation": "relu"}
@@ -44,7 +57,7 @@ def is_run(root: Path) -> bool:
 def is_empty_run(root: Path) -> bool:
     """Whether a run can start in a folder: it does not exist, or holds only partial files."""
     names = [path.name for path in root.iterdir()] if root.is_dir() else []
-    return not root.is_file() and all(name.startswith(".partial-") for name in names)
+    return not root.is_file() and all(name.startswith(PARTIAL) for name in names)
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -176,7 +189,7 @@ def _fitted_on(root: Path, calibrator: str, weights: str) -> dict[str, Any]:
 def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
     """The facts of each calibrator that was fitted for these weights; also of a packed copy."""
     found = {}
-    for path in sorted(calibrator_path(root, "any", weights).parent.glob("*.json")):
+    for path in sorted(calibrator_path(root, "any", weights).parent.glob("[!.]*.json")):
         content = read_json(path)
         if fault := fault_of(FitFile, content):
             raise UserError(f"{path} is damaged; run segcal calibrate --again on {root} ({fault})")
@@ -186,11 +199,15 @@ def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
 
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The epochs in `log.csv`, in their order, all values numbers; none if there is no file."""
+    """The epochs in `log.csv`, in their order; none if there is no file.
+
+    All values are numbers but those of `NEVER_PREDICTED`."""
     rows = read_rows(root / LOG, columns)
     try:
         epochs = [int(row["epoch"]) for row in rows]
-        numbers = [float(value) for row in rows for value in row.values()]
+        numbers = []
+        for row in rows:
+            numbers += [float(value) for key, value in row.items() if key != NEVER_PREDICTED]
     except (KeyError, ValueError, TypeError):
         epochs, numbers = [], []
     if rows and (not numbers or any(b <= a for a, b in zip([-1, *epochs], epochs, strict=False))):
@@ -236,7 +253,10 @@ def write_bins(root: Path, classes: Sequence[str], entries: Sequence[Mapping[str
 
 def only_weights(root: Path) -> str:
     """The weights that all scores of an older run belong to."""
-    info = _in_todays_format(read_json(root / RUN))
+    content = read_json(root / RUN)
+    if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+        content = read_run(root)  # says what is wrong
+    info = _in_todays_format(content | {"members": None})
     return "last" if "last" in info and "best" not in info else "best"
 
 
@@ -252,10 +272,16 @@ def remove_run(root: Path, others: Sequence[str] = ()) -> None:
 
 
 def sweep_run(root: Path) -> None:
-    """Delete partial files that killed processes left in a run's folder."""
-    for folder in (root, root / CHECKPOINTS):
-        for path in folder.glob(".partial-*"):
-            path.unlink(missing_ok=True)
+    """Delete what killed processes left in a run's folder; for a caller that holds its lock."""
+    sweep(root, held=True)
+    for path in (root / CALIBRATORS).rglob(".*.partial"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(logits_folder(root), ignore_errors=True)
+
+
+def logits_folder(root: Path) -> Path:
+    """Where the logits of the validation cases are while calibrators are fitted."""
+    return root / ".logits"
 
 
 def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
@@ -266,7 +292,7 @@ def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
         if existing(root / name) is not None:
             compress(root / name, target / name)
     fits = [path for name in (CALIBRATORS, GUARANTEES) for path in (root / name).rglob("*.json")]
-    for path in fits:
+    for path in [path for path in fits if not path.name.startswith(".")]:
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_json(copy, read_json(path))

@@ -181,6 +181,7 @@ class Kept(Record):
     val_nll: float | None = None
     val_ece: float | None = None
     val_misplaced: float | None = None
+    never_predicted: list[ClassName] = Field(default_factory=list)
 
 
 class Member(Record):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from segcal.losses.pointwise import ce, ecp, focal, ls, svls
 from segcal.losses.regions import check_one_label, region_margin_penalty
 from segcal.losses.summed import ce_dice, margin_penalty, mbls, mbls_dice, soft_dice
-from segcal.types import UserError, check_settings, check_tensors, settings_of
+from segcal.types import UserError, check_settings, settings_of
 from segcal.voxels import labels_of_target
 
 __all__ = ["LOSSES", "Criterion", "Loss", "Validation", "ce", "ce_dice", "ecp", "focal", "ls"]
@@ -140,6 +140,6 @@ class Criterion(nn.Module):
 
 
 def _labels(logits: Tensor, target: Tensor) -> Tensor:
-    check_tensors(logits=logits, target=target)
+    labels = labels_of_target(logits, target)
     check_one_label(logits, target)
-    return labels_of_target(logits, target)
+    return labels

@@ -16,7 +16,7 @@ from segcal.compare.metric_sets import PERFECT
 from segcal.compare.tables import TABLES, Entry, Row, Table
 from segcal.figures import FIGURES
 from segcal.figures.looks import axis_label
-from segcal.folders import replacing
+from segcal.folders import replacing, sweep
 from segcal.metrics import METRICS
 from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
@@ -80,6 +80,7 @@ def save_report(path: AnyPath, html: str) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
         with replacing(path) as partial:
             partial.write_text(html, encoding="utf-8")
     except OSError as error:

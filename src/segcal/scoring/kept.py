@@ -28,7 +28,8 @@ from segcal.scoring.cases import Statistics
 from segcal.types import IGNORE
 from segcal.voxels import NEAR, grown
 
-ROOM = 1 << 25  # log-probabilities (128 MB) up to which sure background is kept
+ROOM = 1 << 24  # log-probabilities (64 MB) up to which sure background is kept
+FITTED = 1 << 19  # voxels of a case that temperatures are fitted on, a regular sample of more
 LEAST = 1 << 20  # voxels of sure background that are kept in any case
 FOREGROUND = 0.52  # foreground can be predicted where background is less than this
 SLAB = 1 << 22  # voxels at a time
@@ -62,13 +63,15 @@ class Kept:
         """The log-probabilities (K, m) of some of the voxels, as they are."""
         return self.log_probs[:, part]
 
-    def parts(self) -> Iterator[tuple[slice, float]]:
-        """Some voxels at a time, and how often each counts."""
-        step = max(1, CHUNK // self.n_classes)
-        for first, last, weight in ((0, self.n_whole, 1.0), (self.n_whole, None, self.weight)):
-            end = len(self.labels) if last is None else last
-            for start in range(first, end, step):
-                yield slice(start, min(start + step, end)), weight
+    def parts(self, every: int = 1) -> Iterator[tuple[slice, float]]:
+        """Some voxels at a time, and how often each counts; or one in so many of them."""
+        size = max(1, CHUNK // self.n_classes) * every
+        n = len(self.labels)
+        for first, end, weight in ((0, self.n_whole, 1.0), (self.n_whole, n, self.weight)):
+            n_used = -(-(end - first) // every)
+            for start in range(first, end, size):
+                part = slice(start, min(start + size, end), every)
+                yield part, weight * (end - first) / n_used
 
 
 def gather(
@@ -193,11 +196,14 @@ def scaled(bins: Reliability, weight: float) -> Reliability:
 
 
 def curves_of(kept: Kept) -> Curves:
-    """The NLL as a function of the temperature over `RINGS`, of the voxels that were looked at."""
+    """The NLL as a function of the temperature over `RINGS`, of the voxels that were looked at.
+
+    Of a large case a regular sample of voxels is enough: patients differ by far more."""
     n_rings = len(RINGS) + 1
     sums = torch.zeros(n_rings, 3, len(GRID), dtype=torch.float64)
     n_voxels = torch.zeros(n_rings, dtype=torch.float64)
-    for part, weight in kept.parts():
+    step = -(-len(kept.labels) // FITTED)
+    for part, weight in kept.parts(step):
         ring, seen = kept.ring[part], ~kept.unseen[part]
         for i in range(n_rings):
             where = ((ring == i) & seen).nonzero()[:, 0]

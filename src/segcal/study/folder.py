@@ -19,7 +19,6 @@ from segcal.study.plan import Plan
 from segcal.study.watch import State, Step
 from segcal.training import resolved
 from segcal.types import UserError
-from segcal.unlearned import KEY
 
 
 def record_plan(root: Path, plan: Plan) -> None:
@@ -65,7 +64,7 @@ def cell_state(root: Path, cell: Cell) -> State:
         return State("waits", 0, epochs)
     last = cell.after.weights[0] == "last"
     shown = rows[-1] if last else max(rows, key=lambda row: float(row["val_dice"]))
-    dice, lacking = float(shown["val_dice"]), shown.get(KEY, "")
+    dice, lacking = float(shown["val_dice"]), shown.get(folders.NEVER_PREDICTED, "")
     seconds = median(float(row["seconds"]) for row in rows)  # not the mean: a machine may sleep
     step: Step = "trained" if is_trained(root, cell.name) else "trains"
     return State(step, len(rows), epochs, dice, seconds, lacking)

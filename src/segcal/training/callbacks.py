@@ -27,7 +27,6 @@ from segcal.folders import (
 )
 from segcal.training.module import Segmentation
 from segcal.types import UserError
-from segcal.unlearned import KEY
 
 NEEDED = (
     *("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"),
@@ -99,7 +98,7 @@ class Keep(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the weights of this epoch if it is the best so far, the last, or a candidate."""
         module, epoch = cast(Segmentation, pl_module), trainer.current_epoch
-        facts = {"epoch": epoch} | module.scores | {KEY: module.never_predicted}
+        facts = {"epoch": epoch} | module.scores | {folders.NEVER_PREDICTED: module.never_predicted}
         is_best = "best" not in self.facts or facts["val_dice"] > self.facts["best"]["val_dice"]
         is_last = epoch + 1 == trainer.max_epochs
         names = ["best"] * is_best + ["last"] * is_last
@@ -161,7 +160,7 @@ class Log(Callback):
         seconds = round(time.perf_counter() - self.start, 2)
         row |= {"lr": self.lr, "seconds": seconds, "memory_mb": round(memory)}
         metrics = {key: value for key, value in row.items() if key != "epoch"}
-        row[KEY] = "; ".join(module.never_predicted)
+        row[folders.NEVER_PREDICTED] = "; ".join(module.never_predicted)
         before = [old for old in read_log(self.out) if int(old["epoch"]) < trainer.current_epoch]
         write_log(self.out, [*before, row])
         for logger in trainer.loggers:
@@ -200,7 +199,7 @@ class Bar(RichProgressBar):
         Each step's share of validation is included."""
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
         if lacking := cast(Segmentation, pl_module).never_predicted:
-            metrics[KEY] = ",".join(lacking)
+            metrics[folders.NEVER_PREDICTED] = ",".join(lacking)
         done = trainer.global_step - self.first
         if done:
             all_steps = int(trainer.num_training_batches) * (trainer.max_epochs or 0)

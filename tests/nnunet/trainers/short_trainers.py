@@ -5,6 +5,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from segcal.integrations.nnunet.trainers.segcal_trainers import (
     nnUNetTrainerCEMbLS_m5,
     nnUNetTrainerMbLS_m5,
+    nnUNetTrainerMbLS_m8,
 )
 
 
@@ -22,6 +23,10 @@ class nnUNetTrainerShort(Short, nnUNetTrainer):
 
 class nnUNetTrainerShortMbLS_m5(Short, nnUNetTrainerMbLS_m5):
     """With the margin."""
+
+
+class nnUNetTrainerShortMbLS_m8(Short, nnUNetTrainerMbLS_m8):
+    """The one that the page shows."""
 
 
 class nnUNetTrainerShortNoDSMbLS_m5(nnUNetTrainerShortMbLS_m5):
