@@ -5,6 +5,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -51,6 +52,38 @@ def test_only_predictions(tmp_path):
     assert "3 patients" in told
     for name in ("audits/mine/report.html", "calibrated/case_000.npz", "report.html"):
         assert (tmp_path / name).is_file()
+
+
+def test_monai_and_lightning(tmp_path):
+    told = follow(
+        "monai.md",
+        tmp_path,
+        **{
+            "monai/train.py": "monai/train.py --epochs 2 --cases 8",
+            "lightning/train.py": "lightning/train.py --epochs 1",
+        },
+    )
+    scores = {}
+    for name, values in re.findall(r"^([\w, ]+) (\{'.*\})$", told, re.M):
+        scores[name] = json.loads(values.replace("'", '"'))
+    assert scores.keys() == {"validation", "test", "test, calibrated"}
+    # The calibrator keeps the label map.
+    assert scores["test"]["dice_mean"] == scores["test, calibrated"]["dice_mean"]
+    assert scores["test"]["nll"] != scores["test, calibrated"]["nll"]
+    # What the audit says of the stored probabilities is what the handler said of the logits.
+    audited = json.loads((tmp_path / "monai-example" / "audit" / "audit.json").read_text())
+    assert audited["n_cases"] == 2
+    for key in ("misplaced", "nll", "volume_ratio"):
+        found = audited["scores"]["before"]["all"][key]
+        assert found == pytest.approx(scores["test"][key], abs=2e-3)
+
+    # Two processes take the same cases in the same steps as one: gradients are means, scores add.
+    two = json.loads(re.findall(r'^\{".*\}$', told, re.M)[-1])
+    script = ROOT / "examples" / "lightning" / "train.py"
+    alone = subprocess.run(
+        [sys.executable, script, "--epochs", "1"], capture_output=True, text=True, check=True
+    )
+    assert two == pytest.approx(json.loads(alone.stdout.splitlines()[-1]), rel=1e-3)
 
 
 def test_comparing_methods(tmp_path):
