@@ -24,7 +24,7 @@ from segcal.compare.metric_sets import PERFECT, MetricSet
 from segcal.compare.names import Settings
 from segcal.corruptions import CORRUPTIONS
 from segcal.data.orientation import edges, turned
-from segcal.figures import calibration, comparison, pictures, series
+from segcal.figures import calibration, comparison, layout, pictures, series
 from segcal.figures.collected import (
     bins_of,
     main_scores,
@@ -286,6 +286,7 @@ class FigureRow:
     draw: Callable[[Results, str], Figure | None]
     label: str
     needs: str
+    basis: str = ""  # over what its numbers are, as an exported figure says
 
     def caption(self, metrics: MetricSet) -> str:
         """What the figure shows: the docstring of `draw`, in one line."""
@@ -297,16 +298,20 @@ _BINS = "bins of the test split"
 _NOISE = "test scores of corrupted images (segcal evaluate --noise-series)"
 _WEIGHTS = "the networks' weights and the prepared data set where it was"
 FORMATS = ("svg", "pdf", "png")
+_MEANS, _POOLED = (
+    "means over test cases",
+    "all test cases pooled: not the mean over cases of the tables",
+)
 _ROWS = (
-    FigureRow(rank_heatmap, "Ranks", "runs of two methods"),
-    FigureRow(dice_vs_calibration, "DSC against calibration", "test scores"),
-    FigureRow(reliability, "Reliability", _BINS),
-    FigureRow(reliability_per_class, "Reliability per class", _BINS),
-    FigureRow(distance, "By distance to the outline", _BINS),
-    FigureRow(risk_coverage, "Risk and coverage", _BINS),
-    FigureRow(mean_logits, "Mean logits", _BINS),
+    FigureRow(rank_heatmap, "Ranks", "runs of two methods", _MEANS),
+    FigureRow(dice_vs_calibration, "DSC against calibration", "test scores", _MEANS),
+    FigureRow(reliability, "Reliability", _BINS, _POOLED),
+    FigureRow(reliability_per_class, "Reliability per class", _BINS, _POOLED),
+    FigureRow(distance, "By distance to the outline", _BINS, _POOLED),
+    FigureRow(risk_coverage, "Risk and coverage", _BINS, _POOLED),
+    FigureRow(mean_logits, "Mean logits", _BINS, _POOLED),
     FigureRow(qualitative, "One case", _WEIGHTS),
-    FigureRow(robustness, "Robustness to corruption", _NOISE),
+    FigureRow(robustness, "Robustness to corruption", _NOISE, _MEANS),
     FigureRow(sensitivity, "Sensitivity to settings", "runs of a method with several settings"),
     FigureRow(learning_curves, "Learning curves", "log.csv of the runs"),
 )
@@ -329,7 +334,7 @@ def save_figures(
             row, path = FIGURES[key], path_of(Path(out), dataset, f"-{key}.{format}")
             figure = row.draw(results, dataset)
             if figure is not None:
-                save_figure(path, figure)
+                save_figure(path, layout.told(figure, row.basis))
             file = None if figure is None else str(path)
             texts = {"caption": row.caption(results.metrics), "needs": row.needs, "file": file}
             rows.append({"dataset": dataset, "figure": key, "label": row.label, **texts})
