@@ -24,7 +24,8 @@ from segcal.folders.files import (
     write_rows,
 )
 from segcal.folders.names import path_of
-from segcal.folders.schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile, RunFile, fault_of
+from segcal.folders.result_schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile
+from segcal.folders.schemas import RunFile, fault_of
 from segcal.types import UserError
 
 WEIGHTS = ("best", "last", "nll")
