@@ -2,11 +2,15 @@
 
 import copy
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
+from segcal.integrations import nnunet
 from segcal.integrations.nnunet.trainers import segcal_trainers
 
 NAMES = sorted(segcal_trainers.__all__)
@@ -40,6 +44,8 @@ def test_every_trainer_is_found_where_torchvision_does_not_load(home):
     try:
         home.run("segcal", "nnunet", "--install", **without)
         assert find(home, *NAMES, nnUNet_extTrainer="", **without) == "found []"
+        # Other searches go on too: nnU-Net's own variants, and folders that the variable names.
+        assert find(home, "nnUNetTrainerCELoss", "nnUNetTrainerShort", **without) == "found []"
     finally:
         home.run("segcal", "nnunet", "--uninstall", **without)
     with pytest.raises(AssertionError, match="No module named 'timm'"):
@@ -122,3 +128,20 @@ def test_each_class_has_the_margin_that_it_is_named_after():
         trainer = getattr(segcal_trainers, name)
         assert f"_m{trainer.margin:g}" in name
         assert trainer.dice == ("CE" not in name)
+
+
+# The example
+# ------------------------------------------------------------------------------
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nnunet"
+
+
+def test_the_comparisons_trainers_are_found(home):
+    folders = os.pathsep.join([str(nnunet.FOLDER), str(EXAMPLE / "trainers")])
+    trainers = ("nnUNetTrainerBrief", "nnUNetTrainerBriefMbLS_m5", "nnUNetTrainerBriefMbLS_m8")
+    assert find(home, *trainers, nnUNet_extTrainer=folders) == "found []"
+    places = [home.root, "--nnunet", Path(sys.executable).parents[1], "--out", home.root / "work"]
+    told = home.run("python", EXAMPLE / "compare.py", *places, "--dry-run").stdout
+    for trainer in trainers:
+        assert told.count(f"-tr {trainer} -p nnUNetPlansBrief --npz") == 2
+        assert f"audits/{trainer}" in told

@@ -19,6 +19,7 @@ from segcal.folders.files import (
 from segcal.folders.names import check_name, check_text, one_name, path_of
 from segcal.folders.predictions import read_summary
 from segcal.folders.runs import (
+    FIRST,
     NEVER_PREDICTED,
     REMOVED,
     WEIGHTS,
@@ -38,7 +39,9 @@ from segcal.folders.runs import (
     read_run,
     refuse_packed,
     remove_run,
+    remove_scores,
     require_weights,
+    restore_candidates,
     run_folders,
     sweep_run,
     weights_path,

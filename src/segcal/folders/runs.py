@@ -18,12 +18,14 @@ from segcal.folders.files import (
     existing,
     read_json,
     read_rows,
+    replacing,
     sweep,
     write_json,
     write_rows,
 )
 from segcal.folders.names import path_of
-from segcal.folders.schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile, RunFile, fault_of
+from segcal.folders.result_schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile
+from segcal.folders.schemas import RunFile, fault_of
 from segcal.types import UserError
 
 WEIGHTS = ("best", "last", "nll")
@@ -33,6 +35,7 @@ one with the lowest validation NLL among those about as good in Dice. Older runs
 RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
 CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees"
 GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
+FIRST = "first_epoch"  # in run.json: what epochs are counted from
 NEVER_PREDICTED = "never_predicted"
 """In the facts of a run's weights, and in `log.csv`: the classes with labelled voxels among the
 validation cases, none of which is predicted."""
@@ -84,6 +87,11 @@ def _in_todays_format(info: dict[str, Any]) -> dict[str, Any]:
     training = info["settings"].get("training")
     if isinstance(training, dict) and training.pop("keep", "best") == "last" and "best" in info:
         info["last"] = info.pop("best")
+    if FIRST not in info:  # older versions counted epochs from 0
+        for name in WEIGHTS:
+            if isinstance(info.get(name), dict) and "epoch" in info[name]:
+                info[name]["epoch"] += 1
+        info[FIRST] = 1
     # Older networks had one form.
     if isinstance(training, dict):
         training.setdefault("class_prior", False)
@@ -113,7 +121,7 @@ def weights_path(root: Path, weights: str) -> Path:
 
 
 def candidate_path(root: Path, epoch: int) -> Path:
-    """The weights of an epoch that may turn out to be chosen, while a run trains."""
+    """The weights of an epoch, from 0, that may turn out to be chosen, while a run trains."""
     return weights_path(root, f"epoch-{epoch}")
 
 
@@ -132,6 +140,29 @@ def name_candidate(root: Path, epoch: int, weights: str) -> None:
         source.replace(target)
     elif not target.is_file():
         raise UserError(f"{root} has lost its weights of epoch {epoch}; train it with --again")
+
+
+def restore_candidates(root: Path, info: Mapping[str, Any]) -> None:
+    """Make the weights that a finished run kept candidates again, under their epochs."""
+    for name in WEIGHTS:
+        source = weights_path(root, name)
+        if name in info and source.is_file():
+            target = candidate_path(root, info[name]["epoch"] - 1)
+            with replacing(target) as partial:
+                shutil.copyfile(source, partial)
+
+
+def remove_scores(root: Path) -> None:
+    """Delete what was computed with a run's weights."""
+    for name in (SCORES, BINS, CALIBRATORS, GUARANTEES):
+        _remove(root / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def require_weights(root: Path, info: Mapping[str, Any], weights: str) -> None:
@@ -199,7 +230,7 @@ def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
 
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The epochs in `log.csv`, in their order; none if there is no file.
+    """The epochs in `log.csv`, in their order, counted from 1; none if there is no file.
 
     All values are numbers but those of `NEVER_PREDICTED`."""
     rows = read_rows(root / LOG, columns)
@@ -212,6 +243,8 @@ def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]
         epochs, numbers = [], []
     if rows and (not numbers or any(b <= a for a, b in zip([-1, *epochs], epochs, strict=False))):
         raise UserError(f"{existing(root / LOG)} is damaged; train the run with --again")
+    if rows and epochs[0] == 0:  # older versions counted from 0
+        rows = [row | {"epoch": str(int(row["epoch"]) + 1)} for row in rows]
     return rows
 
 
@@ -264,11 +297,7 @@ def remove_run(root: Path, others: Sequence[str] = ()) -> None:
     """Delete a run's files, and `others` in its folder; an interrupted removal is seen later."""
     write_run(root, read_run(root) | {"status": REMOVED})
     for name in (CHECKPOINTS, CALIBRATORS, GUARANTEES, LOG, SCORES, BINS, *others, RUN):
-        path = root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(root / name)
 
 
 def sweep_run(root: Path) -> None:

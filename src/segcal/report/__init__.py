@@ -27,7 +27,8 @@ from segcal.types import AnyPath, UserError, check_range
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
 
 Step = Callable[[str], None]
-RELIABILITY, OF_CASES = ("reliability", "reliability_per_class"), ("qualitative",)
+RELIABILITY = ("reliability", "calibrated", "reliability_per_class")
+OF_CASES = ("qualitative",)
 MANY_PIXELS = 20_000  # in the images of a figure: its SVG would be larger than its PNG
 WIDE = 5.0  # inches: a wider figure takes the whole page
 # Of every case, after the metrics that lead.

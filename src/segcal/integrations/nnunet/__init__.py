@@ -3,7 +3,8 @@
 nnU-Net looks for a trainer by the name of its class: in its own folder `training/nnUNetTrainer`,
 there first in files, then in folders by alphabet, and then, if it is new enough, in the folders
 that the variable `nnUNet_extTrainer` names. It imports every module that it passes. Its folder
-`primus` needs torchvision, so where that does not load, only a file in its own folder is found.
+`primus` needs torchvision, so where that does not load, it gets no further than to a file in its
+own folder: `installed` takes it past.
 
 Nothing here imports nnU-Net or torch.
 """
@@ -25,7 +26,7 @@ CONTENT = '''\
 """Written by `segcal nnunet --install`; `segcal nnunet --uninstall` removes it."""
 
 try:
-    from segcal.integrations.nnunet.trainers.segcal_trainers import *
+    from segcal.integrations.nnunet.installed import *
 except ModuleNotFoundError as error:  # segcal was uninstalled: nnU-Net goes on without it
     if (error.name or "").partition(".")[0] != "segcal":
         raise
