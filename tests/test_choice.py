@@ -114,7 +114,8 @@ class Killed(BaseException):
 def run_epoch(keep, epoch, rows, n_cases, stop):
     """What Lightning calls in an epoch, with weights that say which epoch they are of."""
     network = SimpleNamespace(state_dict=lambda: {"epoch": torch.tensor(float(epoch))})
-    module = SimpleNamespace(network=network, scores=rows[epoch], n_cases=n_cases)
+    facts = {"scores": rows[epoch], "n_cases": n_cases, "never_predicted": []}
+    module = SimpleNamespace(network=network, **facts)
     trainer = SimpleNamespace(current_epoch=epoch, max_epochs=len(rows), is_global_zero=True)
     keep.on_train_epoch_start(trainer, module)
     keep.on_validation_end(trainer, module)
@@ -152,7 +153,7 @@ def test_the_weights_kept_are_those_of_the_whole_log(tmp_path_factory, given_log
     out = tmp_path_factory.mktemp("run")
     facts = keep_all(out, n_cases, rows, kills)
     expected = slow_choice([Validated(*(row[key] for key in DECIDING)) for row in rows])
-    assert facts["nll"] == {"epoch": expected} | rows[expected]
+    assert facts["nll"] == {"epoch": expected, "never_predicted": []} | rows[expected]
     stored = {path.name: load_file(path)["epoch"] for path in (out / "checkpoints").iterdir()}
     kept = ("best", "last", "nll")
     assert stored == {f"{name}.safetensors": facts[name]["epoch"] for name in kept}

@@ -263,7 +263,7 @@ def test_colour_images_as_three_channels(tmp_path):
     (folder / "dataset.json").write_text(
         json.dumps({"channel_names": names, "labels": {"bg": 0, "x": 1}, "file_ending": ".png"})
     )
-    cases = prepare("photos", folder, tmp_path / "cases").cases
+    cases = prepare("photos", folder, tmp_path / "cases", percentiles=(0.0, 100.0)).cases
     image = cases.image("a3")
     assert image.shape == (1, 3, 12, 14)
     np.testing.assert_allclose(
