@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The constraints also bind what builds the package, so that an install is the same every time.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install
 
-.PHONY: demo test test-nnunet check bench docs format clean help
+.PHONY: demo test test-nnunet wheel test-wheel check bench docs format fuzz clean help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -20,6 +20,14 @@ test: .venv/dev  ## install what is missing and run every test
 test-nnunet: .venv/dev .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
 	@echo "== tests with nnU-Net =="
 	.venv-nnunet/bin/python -m pytest tests/nnunet
+
+wheel: .venv/base  ## build dist/segcal-*.whl, to install anywhere
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+test-wheel: .venv/dev wheel  ## install the wheel into an empty environment and run the short demo there (minutes)
+	@echo "== tests of the wheel =="
+	SEGCAL_WHEEL="$$(ls dist/*.whl)" $(BIN)/python -m pytest tests/wheel
 
 check: .venv/dev  ## style and types
 	$(BIN)/ruff check .
@@ -38,8 +46,11 @@ docs: .venv/dev  ## build the documentation into site/
 	$(BIN)/python results/hippocampus/make_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+fuzz: .venv/dev  ## try N damaged and hostile inputs (make fuzz N=20000)
+	SEGCAL_FUZZ=$(or $(N),20000) $(BIN)/python -m pytest -q tests/robustness
+
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv .venv-nnunet site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-nnunet dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/base .venv/dev .venv/bench: .venv/%: pyproject.toml constraints.txt
 	@echo "== setting up .venv ($*) =="

@@ -42,15 +42,15 @@ class Variant(NamedTuple):
 
 
 VARIANTS = {
-    "paper": Variant("ReLU (the paper's form)", "relu"),
-    "paper-slow": Variant("ReLU, a third of the learning rate", "relu", lr=LR / 3),
+    "paper": Variant("ReLU (paper)", "relu"),
+    "paper-slow": Variant("ReLU, rate / 3", "relu", lr=LR / 3),
     "paper-warm": Variant("ReLU, warm-up", "relu", warm_up=True),
-    "leaky": Variant("leaky ReLU, slope 0.1", "leaky"),
-    "prior": Variant("ReLU, class prior", "relu", prior=True),
-    "none": Variant("no activation"),
-    "both": Variant("no activation, class prior (the default)", prior=True),
-    "both-slow": Variant("the default, a third of the learning rate", prior=True, lr=LR / 3),
-    "both-warm": Variant("the default, warm-up", prior=True, warm_up=True),
+    "leaky": Variant("leaky ReLU", "leaky"),
+    "prior": Variant("ReLU, prior", "relu", prior=True),
+    "none": Variant("none"),
+    "both": Variant("none, prior (default)", prior=True),
+    "both-slow": Variant("none, prior, rate / 3", prior=True, lr=LR / 3),
+    "both-warm": Variant("none, prior, warm-up", prior=True, warm_up=True),
 }
 MAIN, ENDS = ("paper", "prior", "none", "both"), ("paper", "both")
 DATA = ("hippocampus", "phantom", "busi")
@@ -159,8 +159,7 @@ def found() -> dict[Trial, Outcome]:
 
 def table(known: dict[Trial, Outcome]) -> str:
     """A row per network, width and variant: lost classes of all (class, seed) pairs, mean DSC."""
-    heads = ["network, width", "before the last convolution", "seeds"]
-    heads += ["hippocampus", "phantoms, 2 %", "BUSI"]
+    heads = ["network, width", "form", "seeds", "hippocampus", "phantoms", "BUSI"]
     lines = [heads, ["---"] * len(heads)]
     for network, width, variants, n_seeds in GRID:
         for variant in variants:
@@ -171,7 +170,7 @@ def table(known: dict[Trial, Outcome]) -> str:
                 if some:
                     lost, pairs = sum(o.never for o in some), sum(o.classes for o in some)
                     dice = sum(o.dice for o in some) / len(some)
-                    cells.append(f"{lost} of {pairs}; {dice:.2f}")
+                    cells.append(f"{lost}/{pairs}, {dice:.2f}")
             lines.append(cells)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -482,7 +482,23 @@ def test_other_kinds(tmp_path):
         refused(place, sentence, new=tmp_path / held, audited={"kind": kind})
 
 
+def test_confidence_maps_where_probabilities_were_audited(tmp_path):
+    write_confidences(tmp_path / "new", made_cases(1))
+    refused(tmp_path, "holds confidence where the audit .* is of softmax")
+
+
+def test_class_maps_of_whole_numbers(tmp_path):
+    (case,) = made_cases(1)
+    whole = case.__class__(case.id, np.round(case.probs * 255).astype(np.uint8), case.label)
+    write_class_maps(tmp_path / "new", [whole])
+    apply(made_audit(tmp_path / "audit"), tmp_path / "new", out=tmp_path / "out")
+    assert read_probs(tmp_path / "out" / "case_000_1.nii.gz").dtype == np.float32
+
+
 def test_folders_without_maps(tmp_path):
+    write_labels(tmp_path / "labels", made_cases(2))
+    refused(tmp_path, "holds label maps only", new=tmp_path / "labels")
+    shutil.rmtree(tmp_path / "audit")
     (tmp_path / "new").mkdir()
     refused(tmp_path, "holds no files with maps")
     shutil.rmtree(tmp_path / "audit")

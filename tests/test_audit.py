@@ -289,3 +289,14 @@ def test_images_are_shown_in_the_report(tmp_path):
     assert "viewer" in (tmp_path / "page.html").read_text()
     with pytest.raises(UserError, match="has no network"):
         predictor.logits(prediction.image)
+
+
+def test_calibrated_maps_of_the_cases_are_written(tmp_path):
+    model = model_of(tmp_path, n_cases=8, n_folds=1, sharpness=2.5)
+    found = audit(model, out=tmp_path / "audit", write=("probabilities", "confidence"))
+    stored = np.load(model / "fold_0" / "validation" / "case_000.npz")["probabilities"]
+    written = np.load(found.root / "probabilities" / "case_000.npz", allow_pickle=False)
+    assert written["probabilities"].max() <= 1
+    assert written["probabilities"].max(0).mean() < stored.max(0).mean() - 0.01  # less sure
+    assert (written["probabilities"].argmax(0) == stored.argmax(0)).all()
+    assert list((found.root / "confidence").glob("case_000*"))

@@ -25,7 +25,7 @@ from segcal.compare.metric_sets import METRIC_SETS
 from segcal.compare.ranking import rank_results
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
-from segcal.figures import FIGURES, aurc, look_of, save_figures
+from segcal.figures import FIGURES, aurc, look_of, save_figures, saving
 from segcal.figures.calibration import OVER
 from segcal.figures.from_runs import median_case
 from segcal.folders import read_json, save_weights, write_json
@@ -487,3 +487,18 @@ def test_curves_of_a_validation_without_foreground(tmp_path):
             writer.writerows(rows)
         drawn = FIGURES["learning_curves"].draw(read_results([tmp_path]), "made")
     assert "no values" in all_text(drawn)
+
+
+def test_an_exported_figure_says_over_what_its_numbers_are(results, tmp_path, monkeypatch):
+    """Pooled bins and means over cases differ, and a file has no caption."""
+    told = {}
+    monkeypatch.setattr(
+        saving, "save_figure", lambda path, figure: told.update({path.stem: figure})
+    )
+    save_figures(results, tmp_path, keys=["reliability", "dice_vs_calibration", "sensitivity"])
+    texts = {name: figure.get_supxlabel() for name, figure in told.items()}
+    assert texts == {
+        "made-reliability": "all test cases pooled: not the mean over cases of the tables",
+        "made-dice_vs_calibration": "means over test cases",
+        "made-sensitivity": "",
+    }

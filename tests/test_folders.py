@@ -1,5 +1,7 @@
 """One owner for our files: names, the schema of scores, and locks."""
 
+import csv
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from segcal.folders import (
     alone,
     read_bins,
     read_scores,
+    sweep,
     write_bins,
     write_json,
     write_run,
@@ -104,3 +107,26 @@ def test_a_lock_is_taken_once_and_released_when_its_holder_dies(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=False)
     with alone(tmp_path / "run"):
         pass
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+a", "@b", "'=c", "'d", "liver", "-5", ""])
+def test_cells_that_spreadsheets_would_compute_are_text_and_come_back(tmp_path, text):
+    write_scores(tmp_path, [row(case="a", **{"class": text})])
+    (written,) = list(csv.DictReader((tmp_path / "scores.csv").open()))
+    assert not written["class"].startswith(("=", "+", "@"))
+    assert read_scores(tmp_path)[0]["class"] == text
+
+
+def test_partial_files_of_dead_processes_go_and_of_living_ones_stay(tmp_path):
+    """Below a folder only for the holder of its lock; 2**22 is more than Linux has processes."""
+    names = [f".partial-{os.getpid()}-a", f".partial-{2**22 + 1}-b", "c", ".partial-x-d"]
+    for folder in (tmp_path, tmp_path / "below"):
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            (folder / name).touch()
+    sweep(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {names[0], "c", "below"}
+    assert len([*(tmp_path / "below").iterdir()]) == 4
+    sweep(tmp_path, held=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["below", "c", "c"]

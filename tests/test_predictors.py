@@ -10,13 +10,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from segcal import calibrators, metrics
 from segcal.config import checked, run_settings
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
 from segcal.fitting import calibrate
-from segcal.folders import calibrator_path, read_run, read_scores, write_run
+from segcal.folders import (
+    calibrator_path,
+    read_run,
+    read_scores,
+    save_weights,
+    weights_path,
+    write_run,
+)
 from segcal.predictors import (
     Prediction,
     Predictor,
@@ -321,3 +329,22 @@ def test_scoring_and_fitting_need_no_network(tmp_path):
         if (row["case"], row["metric"]) == ("pooled", "nll"):
             nll[row["calibrator"]] = row["value"]
     assert nll["ts"] < nll[""]
+
+
+def test_weights_that_are_not_finite_are_refused(runs):
+    path = weights_path(runs[0], "best")
+    state = load_file(path)
+    next(iter(state.values())).view(-1)[0] = float("nan")
+    save_weights(path, state)
+    with pytest.raises(UserError, match="the best weights of .* are not numbers in "):
+        open_predictor(runs[0])
+
+
+def test_a_full_disk_while_calibrators_are_fitted_is_named(runs, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError("500 requested and 100 written")  # NumPy's own, without a number
+
+    monkeypatch.setattr("segcal.fitting.np.save", full)
+    with pytest.raises(UserError, match="the disk of .*: 500 requested .*; make room"):
+        calibrate(open_predictor(runs[0]), ["ts"])
+    assert not (runs[0] / ".logits").exists()

@@ -166,7 +166,10 @@ def test_other_names_for_labels_are_noticed(root, tmp_path):
     change_description(
         root, labels={"0": "background", "1": "liver", "2": "core", "3": "satellite"}
     )
-    with pytest.raises(UserError, match="was prepared with another source; --again replaces it"):
+    with pytest.raises(
+        UserError,
+        match=r"source\.\w+ .*; --again replaces it",
+    ):
         prepare("mine", root, tmp_path / "cases")
 
 

@@ -9,7 +9,8 @@ from synthetic_runs import write_run
 from segcal.data.prepare import prepare
 from segcal.folders import check_name, check_text, open_cases, path_of, read_bins, read_run
 from segcal.folders.names import LONGEST, one_name
-from segcal.folders.schemas import CellsFile, fault_of
+from segcal.folders.result_schemas import CellsFile
+from segcal.folders.schemas import fault_of
 from segcal.types import UserError
 
 NO_NAMES = [

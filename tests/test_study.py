@@ -636,10 +636,10 @@ def test_a_plan_may_grow_but_not_change(done, cases, plan_file, tmp_path):
     assert {len(c["runs"]) for c in grown["contenders"]} == {2}
     with pytest.raises(
         UserError,
-        match=r"ce-unet-s0 was started with another training; choose another --out for this plan",
+        match=r"training.epochs is \d in .*ce-unet-s0 and 4 here; choose another --out for this",
     ):
         run_study(read_plan(plan_file, data=data, overrides=["training.epochs=4"]), out, workers=1)
-    with pytest.raises(UserError, match="was started with another network"):
+    with pytest.raises(UserError, match=r"network.width is \d+ in .* and 2 here"):
         run_study(read_plan(plan_file, data=data, overrides=["network.width=2"]), out, workers=1)
 
 
@@ -673,7 +673,7 @@ def test_the_data_may_move_between_training_and_scoring(cases, plan_file, tmp_pa
     other = prepare("phantom", to=tmp_path / "other", n_cases=10, shape=(4, 32, 32), seed=1).cases
     with pytest.raises(
         UserError,
-        match="ce-unet-s0 was started with another preparation of the data; choose another --out",
+        match="ce-unet-s0 was trained on data that were prepared differently; choose another --out",
     ):
         run_study(
             read_plan(plan_file, data=str(other.root), overrides=["training.epochs=1"]),

@@ -162,7 +162,7 @@ def _tried(study: Study) -> Iterator[list[str]]:
         for setting, runs in sorted(c.runs_tried.items()):
             kept = study.trainings.facts(c.key, runs)
             label = f"{c.label}, {setting_text(setting, ' ')}" if setting else c.label
-            epochs = ", ".join(str(facts["epoch"] + 1) for facts in kept)
+            epochs = ", ".join(str(facts["epoch"]) for facts in kept)
             at_best = [spread([facts[key] for facts in kept]) for key in ("val_dice", "val_ece")]
             late = [
                 spread([study.trainings.late(run, key) for run in runs])

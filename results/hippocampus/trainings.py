@@ -66,7 +66,7 @@ class Trainings:
 
     def kept_epochs(self, key: str) -> list[int]:
         """The same as numbers, counted from 1."""
-        return [kept["epoch"] + 1 for kept in self.facts(key, self.runs(key))]
+        return [kept["epoch"] for kept in self.facts(key, self.runs(key))]
 
     def facts(self, key: str, runs: Sequence[str]) -> list[dict[str, Any]]:
         """Epoch and validation scores of the weights of a contender that were scored."""

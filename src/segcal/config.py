@@ -54,8 +54,8 @@ class Training(BaseModel, extra="forbid", frozen=True):
 
     But for `class_prior`, which the paper does not have."""
 
-    epochs: int = Field(default=100, ge=1)
-    batch: int = Field(default=4, ge=1)
+    epochs: int = Field(default=100, ge=1, le=1_000_000)
+    batch: int = Field(default=4, ge=1, le=1_000_000)
     lr: float = Field(default=1e-3, gt=0)
     lr_drop: float = Field(default=0.1, gt=0, le=1)  # factor at half-time
     class_prior: bool = True  # logits start at the log of each class's share of the voxels
@@ -67,11 +67,13 @@ class Machine(BaseModel, extra="forbid", frozen=True):
     """Where and how it runs. The batch is per process: several devices make a larger one."""
 
     accelerator: str = "auto"
-    devices: int = Field(default=1, ge=1)
-    nodes: int = Field(default=1, ge=1)
+    devices: int = Field(default=1, ge=1, le=1024)
+    nodes: int = Field(default=1, ge=1, le=100_000)
     strategy: str = "auto"
     precision: str = "32-true"
-    workers: int = Field(default=0, ge=0)  # data loading processes; usually none are needed
+    workers: int = Field(
+        default=0, ge=0, le=1024
+    )  # data loading processes; usually none are needed
     loggers: OneOrMore = ()  # tensorboard, wandb, mlflow
 
 
@@ -116,8 +118,10 @@ def put_all(tables: dict[str, Any], overrides: Sequence[str], values: Mapping[st
             raise UserError(f"--set takes key=value, such as training.epochs=10; got {text!r}")
         try:
             parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # also of a number of very many digits
             parsed = value.strip()  # a string without quotes
+        except RecursionError:
+            raise UserError(f"--set {key} is nested too deeply") from None
         _put(tables, key.strip(), parsed)
     for key, value in values.items():
         if value is not None:
@@ -141,7 +145,9 @@ def read_toml(path: AnyPath, content: str) -> dict[str, Any]:
     """The tables of a TOML file; `content` names them in the error."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"cannot read the {content} in {path}: it is nested too deeply") from None
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read the {content} in {path}: {error}") from None
 
 

@@ -11,6 +11,7 @@ from segcal.calibrators import CALIBRATORS
 from segcal.compare import Contender, Results, read_results
 from segcal.compare.ranking import confidences, rank_results, ratios_of_sums
 from segcal.data.prepare import prepare
+from segcal.figures import save_figures
 from segcal.folders import read_fits, write_json
 from segcal.report import build_report, save_report, summaries
 from segcal.study.plan import read_plan
@@ -31,6 +32,7 @@ class Demo:
     rows: tuple[dict[str, Any], ...]  # one per method
     summary: str
     report: Path
+    picture: Path  # reliability before and after calibration
 
 
 def run_demo(
@@ -41,7 +43,9 @@ def run_demo(
     watch: Watch | None = None,
     plan: str = "demo",
 ) -> Demo:
-    """Carry out what is left of the demonstration in a folder; `say` prints the steps."""
+    """Carry out what is left of the demonstration in a folder; `say` prints the steps.
+
+    The plan `demo` has seven methods, `demo-quick` two."""
     out = Path(out)
     if out.is_file():
         raise UserError(f"{out} is a file; choose another folder")
@@ -64,7 +68,8 @@ def run_demo(
     say("4/4 the report")
     path = out / "report.html"
     save_report(path, build_report(results))
-    return Demo(rows, next(iter(summaries(results).values())).text, path)
+    (drawn,) = save_figures(results, out, format="png", keys=["calibrated"])
+    return Demo(rows, next(iter(summaries(results).values())).text, path, Path(drawn["file"]))
 
 
 def _split(out: Path) -> Path:

@@ -15,7 +15,7 @@ from segcal import calibrators
 from segcal.calibrators import CALIBRATORS
 from segcal.calibrators.fitting import log_probs
 from segcal.data.leaks import check_apart
-from segcal.folders import alone, calibrator_path, path_of
+from segcal.folders import alone, calibrator_path, logits_folder, path_of, sweep_run
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
 from segcal.scoring.volumes import (
@@ -53,6 +53,7 @@ def calibrate(
     for name in names:
         check_choice("calibrator", name, tuple(CALIBRATORS))
     with alone(predictor.root):
+        sweep_run(predictor.root)
         kept, notes = {}, {}
         for name in names:
             kept[name], notes[name] = (False, []) if again else _kept(predictor, name, voxels)
@@ -110,10 +111,9 @@ def _fit(
 ) -> None:
     """Fit and save; scores of an earlier fit are deleted first. Then the intervals of `unsure`."""
     _check_apart(predictor)
-    folder = predictor.root / ".logits"
-    shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
-    folder.mkdir()
+    folder = logits_folder(predictor.root)
     try:
+        folder.mkdir()
         batches = cache_logits(predictor, folder, progress)
         fitted = {name: _fitted(name, batches, voxels) for name in names}
         others = [name for name in unsure if name and name not in fitted]
@@ -125,6 +125,10 @@ def _fit(
             forget(predictor, name)
             calibrators.save(fit, _path(predictor, name), identity=predictor.identity)
         save_guarantees(predictor, {name: found[name] for name in unsure}, level)
+    except OSError as error:  # NumPy's has no reason
+        problem = f"cannot write to the disk of {predictor.root}: {error.strerror or error}"
+        remedy = "the logits of the validation cases need room there while calibrators are fitted"
+        raise UserError(f"{problem}; make room ({remedy}), then run the same command") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

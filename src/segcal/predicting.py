@@ -18,7 +18,15 @@ from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.conformal import Guarantee, interval
 from segcal.data.images import Grid, from_array, restored
 from segcal.data.inputs import FLAT, Input, inputs_of, unit_of
-from segcal.folders import calibrator_path, path_of, read_summary, sha256, write_image, write_json
+from segcal.folders import (
+    calibrator_path,
+    path_of,
+    read_summary,
+    sha256,
+    sweep,
+    write_image,
+    write_json,
+)
 from segcal.metrics import reliability
 from segcal.predictors import ImagePredictor
 from segcal.scoring import load_calibrator
@@ -79,6 +87,7 @@ def predict(
     fitted = load_calibrator(predictor, calibrator) if calibrator else None
     guarantee = load_guarantee(predictor.root, calibrator, predictor.weights)
     out.mkdir(parents=True, exist_ok=True)
+    sweep(out)
     summaries = {}
     for i, each in enumerate(inputs, start=1):
         name = each.name

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from segcal.audit.applying import WRITTEN, write_audited
 from segcal.audit.crossfit import CALIBRATORS
 from segcal.audit.making import Making
 from segcal.audit.outcome import conclude
@@ -108,6 +109,7 @@ def audit(
     workers: int = 1,
     ray: str = "",
     report: bool = True,
+    write: Sequence[str] = (),
     again: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
@@ -115,26 +117,35 @@ def audit(
 
     `name` is what the predictor is called in comparisons. A finished audit of the same files is
     opened; an interrupted one goes on. `progress` counts cases of both passes. Without `report`
-    there is no `report.html`."""
+    there is no `report.html`. `write` adds calibrated `confidence` or `probabilities` of the cases,
+    each by the calibrator that was fitted without its patient."""
     check_range("workers", workers, 1)
     for each in calibrators:
         check_choice("calibrator of an audit", each, CALIBRATORS)
+    for each in write:
+        check_choice("map to write", each, WRITTEN)
     folders = [None if value is None else Path(value) for value in (labels, images, patients)]
     options: dict[str, Any] = {"kind": kind, "keep_going": keep_going}
     options |= dict(zip((*FOLDERS, "patients"), folders, strict=True))
     places = {name: options[name] and str(options[name].resolve()) for name in FOLDERS}
     source = open_source(Path(path), **options)
+    if source.kind == "logits" and source.regions:
+        problem = f"{path} holds logits of regions, each of which has a sigmoid of its own"
+        raise UserError(f"{problem}; export probabilities")
     target = Path(out) if out is not None else Path("audits") / source.name
     how = {"resample": resample, "calibrators": list(calibrators), "name": name}
     key = {"files": _fingerprint(source), **how}
     if target.exists() and not again:
-        return _known(target, key, report)
-    with whole_or_not(target, key) as folder:
-        made = Making(
-            with_classes(source), folder, resample, keep_going, workers, ray, progress, places
-        )
-        write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
-    return _concluded(target, report)
+        found = _known(target, key, report)
+    else:
+        with whole_or_not(target, key) as folder:
+            made = Making(
+                with_classes(source), folder, resample, keep_going, workers, ray, progress, places
+            )
+            write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
+        found = _concluded(target, report)
+    write_audited(target, source, write)
+    return found
 
 
 def _known(target: Path, key: Mapping[str, Any], report: bool) -> Audit:

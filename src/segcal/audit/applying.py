@@ -96,6 +96,8 @@ def write_audited(
     the one that helps out of fold, or the one named."""
     for each in what:
         check_choice("map to write", each, WRITTEN)
+    if not what:
+        return
     name, id = _chosen(root, read_audit(root), calibrator), read_run(root)["id"]
     fits = read_out_of_fold(root)
     cases = [case for case in source.cases if name in fits.get(case.id, {})]
@@ -179,13 +181,18 @@ def _new_predictions(root: Path, info: Mapping[str, Any], folder: Path) -> Sourc
         held = "regions" if described(described_file).regions else "softmax"
         if held != kind:
             _refuse_kind(root, kind, folder, held)
-    try:
-        source = open_source(folder, kind=kind)
+    try:  # what needs no kind to be said; whole numbers need it, as label maps hold them too
+        source = open_source(folder, kind=None if kind == "softmax" else kind)
     except UserError:
+        explicit = _of_kind(folder, kind)
         other = {"softmax": "logits", "logits": "softmax"}.get(kind)
-        if other is not None and _fits(folder, other):
+        if explicit is None and other is not None and _of_kind(folder, other):
             _refuse_kind(root, kind, folder, other)
-        raise
+        if explicit is None:
+            raise
+        source = explicit
+    if source.kind != kind:
+        _refuse_kind(root, kind, folder, source.kind)
     if len(source.classes) != len(classes):
         held = ", ".join(source.classes)
         problem = f"{folder} has {len(source.classes)} classes ({held}) where the audit {root} has"
@@ -198,13 +205,12 @@ def _refuse_kind(root: Path, kind: str, folder: Path, held: str) -> None:
     raise UserError(f"{problem}; export {kind}, or audit {held}")
 
 
-def _fits(folder: Path, kind: str) -> bool:
-    """Whether predictions can be read as being of a kind."""
+def _of_kind(folder: Path, kind: str) -> Source | None:
+    """Predictions read as being of a kind; `None` if they are not."""
     try:
-        open_source(folder, kind=kind)
+        return open_source(folder, kind=kind)
     except UserError:
-        return False
-    return True
+        return None
 
 
 def _notes(info: Mapping[str, Any], source: Source, fold: str | None) -> list[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
 import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -50,8 +53,22 @@ OnlyWeights = Annotated[str | None, Option(help="Only scores of these weights: b
 Calibrator = Annotated[str, Option(help="After a fitted calibrator (segcal list calibrators).")]
 
 
+BUG = 70
+"""The exit code of an error that is not the user's (EX_SOFTWARE of sysexits.h)."""
+
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "calculation overflowed",
+    "multiplication overflow",
+)
+
+
 def main() -> None:
-    """Run the command line: a user error is one sentence and exit code 2."""
+    """Run the command line: a user error is one sentence and exit code 2; a bug of ours is 70."""
+    for stream in (sys.stdout, sys.stderr):  # names of files may be no Unicode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
     try:
@@ -62,19 +79,30 @@ def main() -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "; make room, then run the same command again" if full else ""
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}")
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         # Torch has a class for it only on a GPU; the words are the same everywhere.
-        words = ("out of memory", "can't allocate memory")
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
-            raise
+        no_memory = isinstance(error, RuntimeError) and any(w in str(error) for w in NO_MEMORY)
+        if not no_memory and not isinstance(error, MemoryError):
+            _report_bug(error)
         reason = (str(error).splitlines() or ["of Python"])[0]
         remedy = "train with a smaller training.batch or network.width"
         _fail(f"memory ran out ({reason}); close other programs, or {remedy}")
 
 
-def _fail(sentence: str) -> None:
+def _fail(sentence: str, code: int = 2) -> NoReturn:
     note(sentence, "segcal")
-    sys.exit(2)
+    sys.exit(code)
+
+
+def _report_bug(error: Exception) -> NoReturn:
+    """What no one foresaw: a sentence, and the traceback in a file to send."""
+    name: Any = {"prefix": "segcal-bug-", "suffix": ".txt"}
+    with tempfile.NamedTemporaryFile("w", delete=False, errors="backslashreplace", **name) as file:
+        print(f"segcal {__version__}, Python {sys.version}", file=file)
+        traceback.print_exception(error, file=file)
+    reason = (str(error).splitlines() or [""])[0][:200]
+    what = f"this is a bug in segcal: {type(error).__name__}: {reason}"
+    _fail(f"{what}; the traceback is in {file.name}", BUG)
 
 
 def _interrupted(*_: object) -> None:
@@ -83,8 +111,10 @@ def _interrupted(*_: object) -> None:
 
 
 def note(sentence: str, kind: str = "note") -> None:
-    """Print a sentence to standard error."""
-    print(f"{kind}: {sentence}", file=sys.stderr)
+    """Print a sentence to standard error; what names hold beside text is spelled out."""
+    line = sentence.replace("\n", " ")
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    print(f"{kind}: {shown}", file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)
@@ -108,7 +138,8 @@ def show(value: Any, table: Table, as_json: bool, *more: Table | str) -> None:
 def console(file_width: int) -> Console:
     """Standard output; so many columns wide if it is not a terminal and `COLUMNS` is not set."""
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if known else file_width)
+    # names of runs and classes are no markup
+    return Console(width=None if known else file_width, markup=False)
 
 
 def _without_nan(value: Any) -> Any:
@@ -122,7 +153,7 @@ def _without_nan(value: Any) -> Any:
 
 def bar(*columns: Any) -> Progress:
     """A progress bar on standard error."""
-    text, left = TextColumn("{task.description}"), TimeRemainingColumn()
+    text, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
     return Progress(text, BarColumn(), *columns, left, console=Console(stderr=True))
 
 

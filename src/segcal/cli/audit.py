@@ -21,13 +21,13 @@ KIND = "softmax, regions, logits or confidence; by default what the format says.
 NAME = "What the predictor is called in comparisons; by default nnU-Net's trainer, or the folder."
 WITH = "A calibrator: ts or ts2; by default both. Repeatable."
 KEEP_GOING = "Leave out cases that cannot be read, list them, and exit with 1."
+WRITE = "Also write calibrated maps of the cases: confidence, probabilities, or both with a comma."
 OUT = "The audit's folder; by default audits/DATASET."
 MaybePath = Path | None
 
 
 @app.command(
-    epilog="Example: segcal audit nnUNet_results/Dataset004_Hippocampus/"
-    "nnUNetTrainer__nnUNetPlans__2d --out audits/hpc"
+    epilog="Example: segcal audit nnUNet_results/Dataset004/nnUNetTrainer__nnUNetPlans__2d"
 )
 def audit(
     path: Annotated[Path, Argument(help=PATH)],
@@ -44,6 +44,7 @@ def audit(
     keep_going: Annotated[bool, Option("--keep-going", help=KEEP_GOING)] = False,
     workers: Annotated[int, Option(help="Processes here.")] = 1,
     ray: Annotated[str, Option(help="Run on a Ray cluster: auto, or its address.")] = "",
+    write: Annotated[str, Option(help=WRITE)] = "",
     again: Again = False,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +66,7 @@ def audit(
             keep_going=keep_going,
             workers=workers,
             ray=ray,
+            write=[each.strip() for each in write.split(",") if each.strip()],
             again=again,
             progress=progress,
         )

@@ -152,7 +152,7 @@ def inspect(
     for title, value in rows.items():
         table.add_row(Text(title), Text(value))
     for line in facts["warnings"]:
-        table.add_row("[yellow]warning[/]", Text(line))
+        table.add_row(Text("warning", style="yellow"), Text(line))
     if figure is not None:
         from segcal.figures import contact_sheet
 

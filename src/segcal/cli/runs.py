@@ -83,7 +83,7 @@ def train(
     flags |= {"machine.strategy": strategy, "machine.precision": precision}
     settings = run_settings(flags, config=config, overrides=sets or [])
     folder = out or _default_folder(settings)
-    info = run(settings, folder, again=again)
+    info = run(settings, folder, again=again, say=note)
     if info["status"] != "finished":  # of several processes only the first sees the end
         return
     shown = {"val_dice": "DSC", "val_nll": "NLL", "val_misplaced": "misplaced"}

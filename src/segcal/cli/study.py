@@ -130,7 +130,7 @@ class Board(Watch):
     """Shows a study's progress: a live table on a terminal, else a line whenever a cell ends."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.console = Console(stderr=True, markup=False)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.title = ""
 

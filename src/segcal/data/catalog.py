@@ -22,6 +22,9 @@ COLOURS = ("#87D936", "#8080FF", "#FF80DF", "#B2FFD9", "#FFFF00", "#30BF54", "#F
 readers and from the colours of methods in figures. They repeat after eight."""
 
 
+LARGEST_LABEL = 65_535
+"""Of raw label maps."""
+
 SPACINGS = (1e-3, 1e3)
 """The voxel sizes that a recipe may ask for, in mm."""
 
@@ -237,10 +240,10 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
     if not isinstance(labels, dict) or not isinstance(channels, dict) or not channels:
         needed = "labels and channels (channel_names or modality)"
         raise UserError(f"{path} must have {needed} as objects")
-    if not all(map(str.isdigit, channels)):
+    if not all(map(str.isdecimal, channels)):
         raise UserError(f'{path}: channels must be numbered, as in {{"0": "CT"}}; got {channels}')
     numbers = label_numbers(path, labels)
-    ignore = numbers.pop("ignore", (None,))[0]
+    ignore = numbers.pop("ignore", (None,))[0]  # of several only one can be stored
     used = sorted({raw for group in numbers.values() for raw in group} - {0})
     if not 0 < len(used) < 255:
         raise UserError(f"{path} must name 1 to 254 foreground labels; got {len(used)}")
@@ -268,12 +271,21 @@ def _described(reader: Reader, path: Path, labels: Any, channels: Any) -> Source
 def label_numbers(path: Path, labels: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """From `name: number`, `name: [numbers]` (nnU-Net) or `number: name` (Decathlon)."""
     numbers = {}
-    swapped = all(str(key).isdigit() for key in labels)
-    try:
-        for key, value in labels.items():
-            name, group = (str(value), [key]) if swapped else (key, value)
-            numbers[name] = tuple(map(int, group if isinstance(group, list) else [group]))
-    except (TypeError, ValueError):
-        allowed = "whole numbers or lists of them"
-        raise UserError(f"{path}: labels must be {allowed}; got {labels}") from None
+    swapped = all(str(key).isdecimal() for key in labels)
+    for key, value in labels.items():
+        name, group = (str(value), [key]) if swapped else (key, value)
+        raw = group if isinstance(group, list) else [group]
+        whole = [_is_label(each) for each in raw]
+        if not raw or not all(whole) or (name == "ignore" and len(raw) > 1):
+            allowed = f"whole numbers up to {LARGEST_LABEL} or lists of them, ignore one of these"
+            raise UserError(f"{path}: labels must be {allowed}; got {name!a}: {group!a:.80}")
+        numbers[name] = tuple(map(int, raw))
     return numbers
+
+
+def _is_label(value: Any) -> bool:
+    """Whether a value is a whole number, also as a text or a float, that a label map can hold."""
+    text = str(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    is_number = isinstance(value, (int, str)) and text.removeprefix("-").isdecimal()
+    return (is_whole or is_number) and len(text) < 10 and abs(int(value)) <= LARGEST_LABEL

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.data.catalog import Recipe
+from segcal.differences import differences
 from segcal.folders import CaseSet
 from segcal.folders.files import changed
 from segcal.types import UserError
@@ -28,10 +29,8 @@ def check_unchanged(
         by_range = list(Recipe.percentiles)
         kept = by_range if asked.get("percentiles") else settings["recipe"]["percentiles"]
         old = old | {"recipe": old["recipe"] | {"percentiles": kept}}
-    keys = sorted(old.keys() | settings.keys())
-    differ = [key for key in keys if old.get(key) != settings.get(key)]
-    if differ:
-        problem = f"{cases.root} was prepared with another {', '.join(differ)}"
+    if old != settings:
+        problem = differences(old, settings, str(cases.root))
         raise UserError(f"{problem}; --again replaces it, another --to keeps both")
     if changes := [] if "phantom" in settings else _changes(cases, root, ids):
         rest = f" and {len(changes) - 5} more" if len(changes) > 5 else ""

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from segcal.figures.calibration import before_and_after, reliability, reliability_per_class
     from segcal.figures.comparison import dice_vs_calibration, mean_logits, rank_heatmap
-    from segcal.figures.from_runs import FIGURES, FigureRow, save_figures
+    from segcal.figures.from_runs import FIGURES, FigureRow
     from segcal.figures.looks import Look, look_of, looks_of
     from segcal.figures.outlines import contact_sheet
     from segcal.figures.overlay import confidence_overlay
     from segcal.figures.pictures import Outcome, qualitative
+    from segcal.figures.saving import save_figures
     from segcal.figures.series import (
         distance,
         learning_curves,
@@ -51,7 +52,7 @@ __all__ += ["save_figures", "sensitivity"]
 
 # Where names are looked for, in this order; the first needs the fewest other packages.
 _MODULES = ["outlines", "looks", "values", "calibration", "comparison", "overlay", "pictures"]
-_MODULES += ["series", "from_runs"]
+_MODULES += ["series", "from_runs", "saving"]
 
 
 def __getattr__(name: str) -> Any:

@@ -87,12 +87,17 @@ def _of_class(bins: BinSums, k: int) -> BinSums:
 
 @layout.styled
 def before_and_after(
-    before: Given, after: Given, *, name: str = "calibration", classes: Sequence[str] | None = None
+    before: Given,
+    after: Given,
+    *,
+    name: str = "calibration",
+    method: str = "",
+    classes: Sequence[str] | None = None,
 ) -> Figure:
-    """Reliability of one network before and after a calibrator, which `name` names.
+    """Reliability of one network, `method`, before and after a calibrator, which `name` names.
 
     With `classes`, the names of the foreground classes, a row for each class's probability."""
-    titles = ("before", f"after {name}")
+    titles = (f"{method} before".strip(), f"{method} after {name}".strip())
     pair = dict(zip(titles, (before, after), strict=True))
     looks = {titles[0]: look_of("ce", label=titles[0]), titles[1]: look_of("mbls", label=titles[1])}
     diagrams: list[Diagram] = []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from segcal.compare import Results
+from segcal.calibrators import CALIBRATORS
+from segcal.compare import Contender, Results
 from segcal.figures.looks import axis_label
+from segcal.folders import read_fits
 from segcal.types import UserError
 
 
@@ -48,6 +51,18 @@ def bins_of(results: Results, dataset: str, kind: str, voxels: str = "") -> dict
             stored = results.bins(c, voxels=voxels)
             bins[c.key] = stored.get(kind, stored["top"])  # runs may differ in their fine bins
     return bins
+
+
+def best_calibrator(results: Results, contender: Contender) -> str:
+    """The calibrator with the lowest validation NLL among those that all runs have; else empty."""
+    nll: dict[str, list[float]] = {}
+    for run in contender.runs:
+        fits = read_fits(Path(results.runs[run]["folder"]), contender.weights)
+        for name, fit in fits.items():
+            if name in CALIBRATORS and "val_nll" in fit:
+                nll.setdefault(name, []).append(fit["val_nll"]["after"])
+    known = {name: sum(each) for name, each in nll.items() if len(each) == len(contender.runs)}
+    return min(known, key=lambda name: known[name], default="")
 
 
 def perfect_of(results: Results, dataset: str) -> dict[str, float]:

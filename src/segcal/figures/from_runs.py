@@ -5,7 +5,7 @@ the caption, in which {measure} and {voxels} follow from the metrics that lead."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segcal import metrics
+from segcal.calibrators import CALIBRATORS
 from segcal.compare import Results, ranking
 from segcal.compare.metric_sets import PERFECT, MetricSet
 from segcal.compare.names import Settings
@@ -26,6 +27,7 @@ from segcal.corruptions import CORRUPTIONS
 from segcal.data.orientation import edges, turned
 from segcal.figures import calibration, comparison, pictures, series
 from segcal.figures.collected import (
+    best_calibrator,
     bins_of,
     main_scores,
     means_under,
@@ -34,9 +36,9 @@ from segcal.figures.collected import (
     validation_label,
 )
 from segcal.figures.looks import WORDS, looks_of
-from segcal.folders import path_of, read_log, save_figure
+from segcal.folders import read_log
 from segcal.predictors import open_predictor
-from segcal.types import AnyPath, UserError, check_choice
+from segcal.types import UserError
 from segcal.voxels import near
 
 
@@ -151,6 +153,20 @@ def reliability(results: Results, dataset: str) -> Figure | None:
     bins = bins_of(results, dataset, "top")
     looks, perfect = looks_of(results.main(dataset)), perfect_of(results, dataset)
     return calibration.reliability(bins, looks, perfect=perfect) if bins else None
+
+
+def calibrated(results: Results, dataset: str) -> Figure | None:
+    """Reliability of the first method before and after the calibrator with the lowest validation
+    NLL, drawn as above. Pooled over {voxels} of all test cases; the calibrator was fitted on
+    validation cases."""
+    for c in results.main(dataset):
+        found = best_calibrator(results, c)
+        with suppress(UserError):  # older runs have no bins of these voxels
+            if found:
+                pair = [results.bins(c, calibrator=name)["top"] for name in ("", found)]
+                name = CALIBRATORS[found].label
+                return calibration.before_and_after(*pair, name=name, method=c.label)
+    return None
 
 
 def reliability_per_class(results: Results, dataset: str) -> Figure | None:
@@ -286,6 +302,7 @@ class FigureRow:
     draw: Callable[[Results, str], Figure | None]
     label: str
     needs: str
+    basis: str = ""  # over what its numbers are, as an exported figure says
 
     def caption(self, metrics: MetricSet) -> str:
         """What the figure shows: the docstring of `draw`, in one line."""
@@ -296,40 +313,22 @@ class FigureRow:
 _BINS = "bins of the test split"
 _NOISE = "test scores of corrupted images (segcal evaluate --noise-series)"
 _WEIGHTS = "the networks' weights and the prepared data set where it was"
-FORMATS = ("svg", "pdf", "png")
+_MEANS, _POOLED = (
+    "means over test cases",
+    "all test cases pooled: not the mean over cases of the tables",
+)
 _ROWS = (
-    FigureRow(rank_heatmap, "Ranks", "runs of two methods"),
-    FigureRow(dice_vs_calibration, "DSC against calibration", "test scores"),
-    FigureRow(reliability, "Reliability", _BINS),
-    FigureRow(reliability_per_class, "Reliability per class", _BINS),
-    FigureRow(distance, "By distance to the outline", _BINS),
-    FigureRow(risk_coverage, "Risk and coverage", _BINS),
-    FigureRow(mean_logits, "Mean logits", _BINS),
+    FigureRow(rank_heatmap, "Ranks", "runs of two methods", _MEANS),
+    FigureRow(dice_vs_calibration, "DSC against calibration", "test scores", _MEANS),
+    FigureRow(reliability, "Reliability", _BINS, _POOLED),
+    FigureRow(calibrated, "Before and after calibration", "a fitted calibrator", _POOLED),
+    FigureRow(reliability_per_class, "Reliability per class", _BINS, _POOLED),
+    FigureRow(distance, "By distance to the outline", _BINS, _POOLED),
+    FigureRow(risk_coverage, "Risk and coverage", _BINS, _POOLED),
+    FigureRow(mean_logits, "Mean logits", _BINS, _POOLED),
     FigureRow(qualitative, "One case", _WEIGHTS),
-    FigureRow(robustness, "Robustness to corruption", _NOISE),
+    FigureRow(robustness, "Robustness to corruption", _NOISE, _MEANS),
     FigureRow(sensitivity, "Sensitivity to settings", "runs of a method with several settings"),
     FigureRow(learning_curves, "Learning curves", "log.csv of the runs"),
 )
 FIGURES: dict[str, FigureRow] = {row.draw.__name__: row for row in _ROWS}
-
-
-def save_figures(
-    results: Results, out: AnyPath, *, format: str = "svg", keys: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """Draw figures of some runs, or all figures, into a folder, as `<data set>-<key>.<format>`.
-
-    A row per data set and figure has its file; `None` where there was nothing to draw."""
-    check_choice("format", format, FORMATS)
-    for key in keys:
-        check_choice("figure", key, tuple(FIGURES))
-    rows: list[dict[str, Any]] = []
-    for dataset in results.datasets:
-        for key in keys or FIGURES:
-            row, path = FIGURES[key], path_of(Path(out), dataset, f"-{key}.{format}")
-            figure = row.draw(results, dataset)
-            if figure is not None:
-                save_figure(path, figure)
-            file = None if figure is None else str(path)
-            texts = {"caption": row.caption(results.metrics), "needs": row.needs, "file": file}
-            rows.append({"dataset": dataset, "figure": key, "label": row.label, **texts})
-    return rows

@@ -116,6 +116,13 @@ def finished(
     return figure
 
 
+def told(figure: Figure, basis: str) -> Figure:
+    """The figure with a line below it that says over what its numbers are."""
+    if basis:
+        figure.supxlabel(basis, x=0.99, ha="right", fontsize=SMALL, color=SOFT)
+    return figure
+
+
 def line_handles(looks: Iterable[Look], **changes: Any) -> list[Line2D]:
     """Entries of a legend: the line and marker of each contender."""
     return [Line2D([], [], label=look.label, **look.of_line(**changes)) for look in looks]

@@ -222,7 +222,7 @@ def learning_curves(
 ) -> Figure:
     """Validation scores by epoch, a line per contender: the mean of its runs, and their range.
 
-    A log has columns `epoch` (from 0), `val_dice`, and of another metric, such as `val_nll`, the
+    A log has columns `epoch` (from 1), `val_dice`, and of another metric, such as `val_nll`, the
     same in all logs, which `label` names. The limits of the axes do not depend
     on the first tenth of the epochs: an untrained network would flatten the rest."""
     handles = layout.line_handles(looks[key] for key in logs)
@@ -266,8 +266,7 @@ def _widened(limits: Sequence[float], share: float, least: float) -> tuple[float
 def _by_epoch(runs: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
     """A row per epoch, counted from 1, and a column per run."""
     curves = [run.set_index("epoch")[column].rename(i) for i, run in enumerate(runs)]
-    table = pd.concat(curves, axis=1).sort_index()
-    return table.set_axis(table.index + 1)
+    return pd.concat(curves, axis=1).sort_index()
 
 
 def _draw_curve(ax: Axes, curve: pd.DataFrame, look: Look, best: float) -> None:

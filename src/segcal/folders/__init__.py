@@ -4,6 +4,7 @@ Here are the names that several packages use."""
 
 from segcal.folders.cases import FORMAT, IGNORED, CaseSet, array_path, open_cases
 from segcal.folders.files import (
+    as_cell,
     read_json,
     replacing,
     save_figure,
@@ -11,12 +12,14 @@ from segcal.folders.files import (
     seal,
     seal_holds,
     sha256,
+    sweep,
     write_image,
     write_json,
 )
 from segcal.folders.names import check_name, check_text, one_name, path_of
 from segcal.folders.predictions import read_summary
 from segcal.folders.runs import (
+    FIRST,
     NEVER_PREDICTED,
     REMOVED,
     WEIGHTS,
@@ -27,6 +30,7 @@ from segcal.folders.runs import (
     is_empty_run,
     is_run,
     keep_candidates,
+    logits_folder,
     name_candidate,
     read_bins,
     read_fits,
@@ -35,7 +39,9 @@ from segcal.folders.runs import (
     read_run,
     refuse_packed,
     remove_run,
+    remove_scores,
     require_weights,
+    restore_candidates,
     run_folders,
     sweep_run,
     weights_path,

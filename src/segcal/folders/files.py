@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+PARTIAL = ".partial-"
+"""Begins the names of files that are being written; the number of the process follows."""
+
 _BLOCK = 1 << 20
 _BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)  # what a damaged compressed file raises
 
@@ -27,7 +30,7 @@ _BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)  # what a damaged compressed 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A hidden file beside the target; it takes the target's name if nothing fails."""
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
     try:
         yield partial
         partial.replace(path)
@@ -35,10 +38,37 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def sweep(folder: Path, *, held: bool = False) -> None:
+    """Delete partial files that killed processes left in a folder.
+
+    A caller that holds its lock (`held`) owns all of it: also those below, and those of processes
+    that seem to live, perhaps on another machine."""
+    for path in (folder.rglob if held else folder.glob)(f"{PARTIAL}*"):
+        process = path.name.removeprefix(PARTIAL).partition("-")[0]
+        if held or not _is_alive(process):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    try:
+        content = f"{text}\n".encode()
+    except UnicodeEncodeError as error:
+        wrong = text[error.start : error.end]
+        raise UserError(f"{path} cannot hold {wrong!a}, which is no Unicode; rename it") from None
     with replacing(path) as partial:
-        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_bytes(content)
 
 
 def read_json(path: Path) -> Any:
@@ -67,7 +97,24 @@ def write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, A
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        writer.writerows([row[name] for name in columns] for row in rows)
+        writer.writerows([as_cell(row[name]) for name in columns] for row in rows)
+
+
+FORMULA = ("=", "+", "@", "'")
+"""What a text cell must not begin with: spreadsheets would compute it."""
+
+
+def as_cell(value: Any) -> Any:
+    """A value for a CSV file; a text that a spreadsheet would compute begins with an apostrophe.
+
+    >>> as_cell("=1+1"), as_cell("liver"), as_cell(-1.5)
+    ("'=1+1", 'liver', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def _from_cell(text: str) -> str:
+    return text[1:] if text.startswith("'") and text[1:].startswith(FORMULA) else text
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -79,8 +126,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         reader = csv.DictReader(file)
         rows = list(reader)
         complete = set(columns) <= set(reader.fieldnames or ())
-        if complete and all(None not in row.values() for row in rows):
-            return rows
+        if complete and all(None not in row and None not in row.values() for row in rows):
+            return [{name: _from_cell(text) for name, text in row.items()} for row in rows]
     remedy = "remove it and run the same command again"
     if real != path:
         remedy = "get the packed study again"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from segcal.folders.files import read_json
-from segcal.folders.schemas import SummaryFile, fault_of
+from segcal.folders.result_schemas import SummaryFile
+from segcal.folders.schemas import fault_of
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:

@@ -12,9 +12,20 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.folders.files import compress, existing, read_json, read_rows, write_json, write_rows
+from segcal.folders.files import (
+    PARTIAL,
+    compress,
+    existing,
+    read_json,
+    read_rows,
+    replacing,
+    sweep,
+    write_json,
+    write_rows,
+)
 from segcal.folders.names import path_of
-from segcal.folders.schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile, RunFile, fault_of
+from segcal.folders.result_schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile
+from segcal.folders.schemas import RunFile, fault_of
 from segcal.types import UserError
 
 WEIGHTS = ("best", "last", "nll")
@@ -24,6 +35,7 @@ one with the lowest validation NLL among those about as good in Dice. Older runs
 RUN, LOG, SCORES, BINS = "run.json", "log.csv", "scores.csv", "bins.json"
 CHECKPOINTS, CALIBRATORS, GUARANTEES = "checkpoints", "calibrators", "guarantees"
 GUARANTEE_FORMAT = 1  # of the files in guarantees/; raised when older ones cannot be read
+FIRST = "first_epoch"  # in run.json: what epochs are counted from
 NEVER_PREDICTED = "never_predicted"
 """In the facts of a run's weights, and in `log.csv`: the classes with labelled voxels among the
 validation cases, none of which is predicted."""
@@ -48,7 +60,7 @@ def is_run(root: Path) -> bool:
 def is_empty_run(root: Path) -> bool:
     """Whether a run can start in a folder: it does not exist, or holds only partial files."""
     names = [path.name for path in root.iterdir()] if root.is_dir() else []
-    return not root.is_file() and all(name.startswith(".partial-") for name in names)
+    return not root.is_file() and all(name.startswith(PARTIAL) for name in names)
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -75,6 +87,11 @@ def _in_todays_format(info: dict[str, Any]) -> dict[str, Any]:
     training = info["settings"].get("training")
     if isinstance(training, dict) and training.pop("keep", "best") == "last" and "best" in info:
         info["last"] = info.pop("best")
+    if FIRST not in info:  # older versions counted epochs from 0
+        for name in WEIGHTS:
+            if isinstance(info.get(name), dict) and "epoch" in info[name]:
+                info[name]["epoch"] += 1
+        info[FIRST] = 1
     # Older networks had one form.
     if isinstance(training, dict):
         training.setdefault("class_prior", False)
@@ -104,7 +121,7 @@ def weights_path(root: Path, weights: str) -> Path:
 
 
 def candidate_path(root: Path, epoch: int) -> Path:
-    """The weights of an epoch that may turn out to be chosen, while a run trains."""
+    """The weights of an epoch, from 0, that may turn out to be chosen, while a run trains."""
     return weights_path(root, f"epoch-{epoch}")
 
 
@@ -123,6 +140,29 @@ def name_candidate(root: Path, epoch: int, weights: str) -> None:
         source.replace(target)
     elif not target.is_file():
         raise UserError(f"{root} has lost its weights of epoch {epoch}; train it with --again")
+
+
+def restore_candidates(root: Path, info: Mapping[str, Any]) -> None:
+    """Make the weights that a finished run kept candidates again, under their epochs."""
+    for name in WEIGHTS:
+        source = weights_path(root, name)
+        if name in info and source.is_file():
+            target = candidate_path(root, info[name]["epoch"] - 1)
+            with replacing(target) as partial:
+                shutil.copyfile(source, partial)
+
+
+def remove_scores(root: Path) -> None:
+    """Delete what was computed with a run's weights."""
+    for name in (SCORES, BINS, CALIBRATORS, GUARANTEES):
+        _remove(root / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def require_weights(root: Path, info: Mapping[str, Any], weights: str) -> None:
@@ -180,7 +220,7 @@ def _fitted_on(root: Path, calibrator: str, weights: str) -> dict[str, Any]:
 def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
     """The facts of each calibrator that was fitted for these weights; also of a packed copy."""
     found = {}
-    for path in sorted(calibrator_path(root, "any", weights).parent.glob("*.json")):
+    for path in sorted(calibrator_path(root, "any", weights).parent.glob("[!.]*.json")):
         content = read_json(path)
         if fault := fault_of(FitFile, content):
             raise UserError(f"{path} is damaged; run segcal calibrate --again on {root} ({fault})")
@@ -190,7 +230,7 @@ def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
 
 
 def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The epochs in `log.csv`, in their order; none if there is no file.
+    """The epochs in `log.csv`, in their order, counted from 1; none if there is no file.
 
     All values are numbers but those of `NEVER_PREDICTED`."""
     rows = read_rows(root / LOG, columns)
@@ -203,6 +243,8 @@ def read_log(root: Path, *, columns: Sequence[str] = ()) -> list[dict[str, str]]
         epochs, numbers = [], []
     if rows and (not numbers or any(b <= a for a, b in zip([-1, *epochs], epochs, strict=False))):
         raise UserError(f"{existing(root / LOG)} is damaged; train the run with --again")
+    if rows and epochs[0] == 0:  # older versions counted from 0
+        rows = [row | {"epoch": str(int(row["epoch"]) + 1)} for row in rows]
     return rows
 
 
@@ -244,7 +286,10 @@ def write_bins(root: Path, classes: Sequence[str], entries: Sequence[Mapping[str
 
 def only_weights(root: Path) -> str:
     """The weights that all scores of an older run belong to."""
-    info = _in_todays_format(read_json(root / RUN))
+    content = read_json(root / RUN)
+    if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+        content = read_run(root)  # says what is wrong
+    info = _in_todays_format(content | {"members": None})
     return "last" if "last" in info and "best" not in info else "best"
 
 
@@ -252,18 +297,20 @@ def remove_run(root: Path, others: Sequence[str] = ()) -> None:
     """Delete a run's files, and `others` in its folder; an interrupted removal is seen later."""
     write_run(root, read_run(root) | {"status": REMOVED})
     for name in (CHECKPOINTS, CALIBRATORS, GUARANTEES, LOG, SCORES, BINS, *others, RUN):
-        path = root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(root / name)
 
 
 def sweep_run(root: Path) -> None:
-    """Delete partial files that killed processes left in a run's folder."""
-    for folder in (root, root / CHECKPOINTS):
-        for path in folder.glob(".partial-*"):
-            path.unlink(missing_ok=True)
+    """Delete what killed processes left in a run's folder; for a caller that holds its lock."""
+    sweep(root, held=True)
+    for path in (root / CALIBRATORS).rglob(".*.partial"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(logits_folder(root), ignore_errors=True)
+
+
+def logits_folder(root: Path) -> Path:
+    """Where the logits of the validation cases are while calibrators are fitted."""
+    return root / ".logits"
 
 
 def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
@@ -274,7 +321,7 @@ def copy_packed(root: Path, target: Path, info: Mapping[str, Any]) -> None:
         if existing(root / name) is not None:
             compress(root / name, target / name)
     fits = [path for name in (CALIBRATORS, GUARANTEES) for path in (root / name).rglob("*.json")]
-    for path in fits:
+    for path in [path for path in fits if not path.name.startswith(".")]:
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_json(copy, read_json(path))

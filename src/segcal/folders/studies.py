@@ -8,8 +8,9 @@ from typing import Any
 
 from segcal.folders.files import read_json, write_json
 from segcal.folders.names import path_of
+from segcal.folders.result_schemas import CellsFile, PlanRecord, SelectionFile
 from segcal.folders.runs import is_run
-from segcal.folders.schemas import CellsFile, PlanRecord, Record, SelectionFile, fault_of
+from segcal.folders.schemas import Record, fault_of
 
 PLAN, SELECTION, CELLS, PACKED = "plan.json", "selection.json", "cells.json", "packed.json"
 RUNS = "runs"

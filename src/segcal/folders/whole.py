@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from segcal.folders.files import read_json, write_json
+from segcal.folders.files import read_json, sweep, write_json
 from segcal.types import UserError
 
 try:
@@ -47,6 +47,7 @@ def whole_or_not(target: Path, key: Any) -> Iterator[Path]:
                     shutil.rmtree(partial, ignore_errors=True)
                     partial.mkdir()
                     write_json(partial / KEY, key)
+                sweep(partial, held=True)
                 yield partial
                 for left in (partial / KEY, *partial.glob("*.record.json")):
                     left.unlink()

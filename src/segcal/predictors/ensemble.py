@@ -25,6 +25,7 @@ from segcal.folders import (
     read_run,
     remove_run,
     require_weights,
+    sweep_run,
     write_run,
 )
 from segcal.losses import LOSSES
@@ -132,6 +133,8 @@ def make_ensemble(
         members.append(facts | {"loss": settings["loss"], "network": settings["network"]})
     made = {"average": average, "calibrator": calibrator, "weights": weights, "members": members}
     with alone(out):
+        if is_run(out):
+            sweep_run(out)
         if is_run(out) and not again:
             known = read_run(out)
             if known.get("kind") != KIND:

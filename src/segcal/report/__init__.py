@@ -16,7 +16,7 @@ from segcal.compare.metric_sets import PERFECT
 from segcal.compare.tables import TABLES, Entry, Row, Table
 from segcal.figures import FIGURES
 from segcal.figures.looks import axis_label
-from segcal.folders import replacing
+from segcal.folders import replacing, sweep
 from segcal.metrics import METRICS
 from segcal.report.page import render
 from segcal.report.summary import Summary, summarise
@@ -27,7 +27,8 @@ from segcal.types import AnyPath, UserError, check_range
 __all__ = ["Summary", "build_report", "check_target", "save_report", "summaries"]
 
 Step = Callable[[str], None]
-RELIABILITY, OF_CASES = ("reliability", "reliability_per_class"), ("qualitative",)
+RELIABILITY = ("reliability", "calibrated", "reliability_per_class")
+OF_CASES = ("qualitative",)
 MANY_PIXELS = 20_000  # in the images of a figure: its SVG would be larger than its PNG
 WIDE = 5.0  # inches: a wider figure takes the whole page
 # Of every case, after the metrics that lead.
@@ -80,6 +81,7 @@ def save_report(path: AnyPath, html: str) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
         with replacing(path) as partial:
             partial.write_text(html, encoding="utf-8")
     except OSError as error:

@@ -14,6 +14,7 @@ from segcal.folders import (
     calibrator_path,
     read_bins,
     read_scores,
+    sweep_run,
     write_bins,
     write_scores,
 )
@@ -45,6 +46,7 @@ def evaluate(
     Returns the rows and puts them into `scores.csv`. Rows that are there are not computed again
     unless `again`."""
     with alone(predictor.root):  # two processes would lose each other's rows
+        sweep_run(predictor.root)
         return score(
             predictor,
             split=split,

@@ -13,6 +13,7 @@ from typing import Any
 
 from segcal import folders
 from segcal.config import checked
+from segcal.differences import differences
 from segcal.study.cells import Cell
 from segcal.study.jobs import After
 from segcal.study.plan import Plan
@@ -91,9 +92,9 @@ def adopted(root: Path, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         if same:
             names[cell.name] = same[-1]
         elif cell.name in known:
-            reason = f"was started with another {_difference(known[cell.name], wanted)}"
             folder = folders.cell_folder(root, cell.name)
-            raise UserError(f"{folder} {reason}; choose another --out for this plan")
+            reason = _difference(known[cell.name], wanted, str(folder))
+            raise UserError(f"{reason}; choose another --out for this plan")
     renamed = []
     for cell in cells:
         choices = tuple(names.get(name, name) for name in cell.choices)
@@ -113,10 +114,10 @@ def _deciding(info: Mapping[str, Any], by_checksum: Mapping[str, folders.CaseSet
         return checksum, {}
 
 
-def _difference(old: Deciding, new: Deciding) -> str:
+def _difference(old: Deciding, new: Deciding, where: str) -> str:
     if old[0] != new[0]:
-        return "preparation of the data"
-    return ", ".join(key for key, value in new[1].items() if old[1].get(key) != value)
+        return f"{where} was trained on data that were prepared differently"
+    return differences(old[1], new[1], where)
 
 
 def follow_data(root: Path, cell: Cell) -> None:

@@ -39,6 +39,7 @@ def run_study(
     `ray` is the address of a cluster whose nodes share the path of `out` and of the data."""
     root = Path(out).absolute()
     with folders.alone(root):
+        folders.sweep(root)
         plan = replace(plan, cells=adopted(root, plan.cells))
         failed = {} if retry else folders.failed_cells(root)
         with closing(start_engine(workers=workers, ray=ray, **plan.needs)) as engine:

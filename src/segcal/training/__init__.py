@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from segcal.config import RunSettings, checked
 from segcal.data.inspect import counts_pixels
 from segcal.data.sampling import EpochSampler, ShareOfCases
 from segcal.data.slices import Batches, Slices
+from segcal.differences import differences
 from segcal.folders import CaseSet
 from segcal.hardware import keep_pages
 from segcal.losses import LOSSES
@@ -31,6 +33,7 @@ from segcal.networks import NETWORKS
 from segcal.provenance import identity, versions
 from segcal.training import loggers, processes
 from segcal.training.callbacks import NEEDED, Bar, Checkpoints, Keep, Log
+from segcal.training.extending import BEFORE, extend, only_epochs_grow
 from segcal.training.module import Segmentation
 from segcal.types import IGNORE, AnyPath, UserError, check_choice
 
@@ -41,11 +44,17 @@ HIDDEN = "LeafSpec|num_workers|log_every_n_steps|exists and is not empty|sync_di
 
 
 def train(
-    settings: RunSettings, out: AnyPath, *, again: bool = False, progress: bool = True
+    settings: RunSettings,
+    out: AnyPath,
+    *,
+    again: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Train a run, or resume it; returns the content of `run.json`.
 
-    A finished run is skipped unless `again`."""
+    A finished run is skipped unless `again`, or goes on if only the number of epochs grew and its
+    learning rate has been that of a longer run. `say` is told from which epoch a run goes on."""
     out, cases = Path(out), folders.open_cases(Path(settings.data))
     cases.require_prepared()
     chosen: dict[str, Any] = settings.training.model_dump(include={"keep_empty", "augment"})
@@ -64,6 +73,7 @@ def train(
             held.enter_context(folders.alone(out))
             accelerator = type(trainer.accelerator).__name__
             info.update(_begin(settings, out, cases, slices, accelerator, again))
+            keep.extended = BEFORE in info
             if info["status"] == "finished":
                 return "skip"
             values = settings.model_dump(mode="json")
@@ -73,12 +83,15 @@ def train(
         step = processes.decided(trainer, begin) or ("resume" if last.is_file() else "start")
         if step == "skip":
             return info
+        if step == "resume" and trainer.is_global_zero:
+            done, epochs = len(folders.read_log(out)), settings.training.epochs
+            say(f"{out} goes on with epoch {done + 1} of {epochs}")
         keep_pages()
         loader = _loader(settings, slices, model.order)
         trainer.fit(model, loader, validation, ckpt_path=last if step == "resume" else None)
         loggers.end(trainer.loggers)
         if trainer.is_global_zero and trainer.current_epoch >= settings.training.epochs:
-            info |= {"status": "finished"} | keep.finished() | _totals(out)
+            info |= {"status": "finished"} | _from_one(keep.finished()) | _totals(out)
             folders.write_run(out, info)
             folders.keep_candidates(out, ())
     return info
@@ -117,7 +130,7 @@ def _begin(
         folders.remove_run(out, loggers.FILES)
     values = settings.model_dump(mode="json") | {"data": where}
     values["machine"]["accelerator"] = accelerator.removesuffix("Accelerator").lower()
-    info = {"id": identity(), "status": "running", "settings": values}
+    info = {"id": identity(), "status": "running", folders.FIRST: 1, "settings": values}
     info |= {"data": facts(cases, settings.fold), "frame": list(slices.shape)}
     info |= {"versions": versions()}
     out.mkdir(parents=True, exist_ok=True)
@@ -131,9 +144,9 @@ def _resumed(
     """A run that is there; refused if it was started with other settings or data."""
     start_over = "choose another --out, or --again to start over"
     old, new = resolved(checked(info["settings"]), cases).deciding, settings.deciding
-    differ = [key for key in new if old.get(key) != new[key]]
-    if differ:
-        raise UserError(f"{out} was started with another {', '.join(differ)}; {start_over}")
+    longer = only_epochs_grow(old, new)
+    if not longer and any(old.get(key) != new[key] for key in new):
+        raise UserError(f"{differences(old, new, str(out))}; {start_over}")
     if info["data"]["checksum"] != cases.info["checksum"]:
         raise UserError(f"{cases.root} has changed since {out} was started; {start_over}")
     for weights in folders.WEIGHTS:
@@ -141,12 +154,19 @@ def _resumed(
         kept = weights in info and "best" in info
         if kept and not folders.weights_path(out, weights).is_file():
             raise UserError(f"{out} is finished but has lost its weights; train it with --again")
+    if longer:
+        info = extend(out, info, settings)
     if info["status"] == "finished":
         folders.keep_candidates(out, ())  # a kill may have left some
     if info["settings"]["data"] != where:  # the same data have moved
         info["settings"]["data"] = where
         folders.write_run(out, info)
     return info
+
+
+def _from_one(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of weights with epochs counted from 1."""
+    return {name: dict(each) | {"epoch": each["epoch"] + 1} for name, each in facts.items()}
 
 
 def _totals(out: Path) -> dict[str, Any]:

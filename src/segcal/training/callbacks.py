@@ -89,6 +89,7 @@ class Keep(Callback):
         self.facts: dict[str, Any] = {}  # by name: the epoch, and its validation scores
         # By epoch; None if an older version, which kept none, began this run.
         self.candidates: dict[int, dict[str, Any]] | None = {}
+        self.extended = False  # whether the run was finished before, with fewer epochs
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Delete files that the last checkpoint does not name."""
@@ -128,7 +129,13 @@ class Keep(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Comes back from it; a checkpoint of an older version has the facts alone."""
         self.facts = state_dict.get("facts", state_dict)
-        self.candidates = state_dict.get("candidates")
+        self.candidates = known = state_dict.get("candidates")
+        if self.extended and known is not None:  # a finished run kept only some of them
+            kept = {e: facts for e, facts in known.items() if self._is_kept(e)}
+            self.candidates = kept
+
+    def _is_kept(self, epoch: int) -> bool:
+        return folders.candidate_path(self.out, epoch).is_file()
 
 
 def _validated(facts: Mapping[int, Mapping[str, Any]]) -> dict[int, Validated]:
@@ -153,7 +160,8 @@ class Log(Callback):
         losses, memory = _over_processes(trainer, module)
         if not trainer.is_global_zero:
             return
-        row: dict[str, Any] = {"epoch": trainer.current_epoch}
+        number = trainer.current_epoch + 1
+        row: dict[str, Any] = {"epoch": number}
         for name, value in losses.items():
             row[f"train_{name}"] = round(value, 6)
         row |= module.scores
@@ -161,10 +169,10 @@ class Log(Callback):
         row |= {"lr": self.lr, "seconds": seconds, "memory_mb": round(memory)}
         metrics = {key: value for key, value in row.items() if key != "epoch"}
         row[folders.NEVER_PREDICTED] = "; ".join(module.never_predicted)
-        before = [old for old in read_log(self.out) if int(old["epoch"]) < trainer.current_epoch]
+        before = [old for old in read_log(self.out) if int(old["epoch"]) < number]
         write_log(self.out, [*before, row])
         for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=trainer.current_epoch)
+            logger.log_metrics(metrics, step=number)
 
 
 def _over_processes(trainer: L.Trainer, module: Segmentation) -> tuple[dict[str, float], float]:
@@ -192,6 +200,10 @@ class Bar(RichProgressBar):
         """Start the clock; a resumed run starts at a later step."""
         super().on_train_start(trainer, pl_module)
         self.start, self.first = time.perf_counter(), trainer.global_step
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        epochs = self.trainer.max_epochs
+        return f"Epoch {current_epoch + 1}/{epochs} "  # Lightning counts from 0
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """Validation scores, the classes that it never predicted, and the time left.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, cast
 
 import lightning as L
@@ -46,13 +47,17 @@ class Segmentation(L.LightningModule):
         self.counts: dict[str, int] = {}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Set the order of the next epoch: Lightning asks for batches before it sets the epoch."""
+        """Set the order of the next epoch: Lightning asks for batches before it sets the epoch.
+
+        The rate falls at half of the epochs that the run has now, if it was extended."""
         stored, epoch = checkpoint["state_dict"], checkpoint["epoch"]
         shapes = {name: tensor.shape for name, tensor in self.state_dict().items()}
         known = isinstance(stored, dict) and isinstance(epoch, int)
         if not known or shapes != {name: getattr(t, "shape", None) for name, t in stored.items()}:
             raise UserError("the checkpoint is of another network; --again starts the run over")
         self.order.set_epoch(epoch + 1)
+        for state in checkpoint["lr_schedulers"]:
+            state["milestones"] = Counter([self._half])
 
     def on_train_epoch_start(self) -> None:
         """Begin the epoch's own random numbers (dropout, augmentation)."""
@@ -66,7 +71,7 @@ class Segmentation(L.LightningModule):
         loss: Tensor = self.criterion(logits, label)
         value = loss.item()
         if not math.isfinite(value):
-            where = f"the loss is {value} in epoch {self.current_epoch}"
+            where = f"the loss is {value} in epoch {self.current_epoch + 1}"
             raise UserError(f"{where}; lower training.lr or the loss's weight")
         self._note("loss", value)
         if index % PARTS_EVERY == 0:
@@ -111,10 +116,15 @@ class Segmentation(L.LightningModule):
         """The validation cases with foreground, in all processes."""
         return self.cases_seen.n_cases
 
+    @property
+    def _half(self) -> int:
+        """The epoch from which the rate is lower."""
+        return max(1, self.run.training.epochs // 2)
+
     def configure_optimizers(self) -> Any:
         """Adam, and a lower rate from half-time."""
         chosen = self.run.training
         optimizer = torch.optim.Adam(self.network.parameters(), lr=chosen.lr, fused=True)
-        half = max(1, chosen.epochs // 2)
-        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [half], gamma=chosen.lr_drop)
+        options: Any = {"milestones": [self._half], "gamma": chosen.lr_drop}
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, **options)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}

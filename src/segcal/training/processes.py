@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,12 +11,14 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 
 from segcal.types import UserError
 
 STRATEGIES = ("auto", "ddp")  # each process has the whole network
+FEW = 8  # processes that may share fewer cores
 T = TypeVar("T")
 
 
@@ -29,6 +32,10 @@ def environments() -> list[ClusterEnvironment]:
 def check(trainer: L.Trainer) -> None:
     """Raise unless as many processes will start as were asked for."""
     strategy = trainer.strategy
+    most = max(os.cpu_count() or 1, FEW)
+    if isinstance(trainer.accelerator, CPUAccelerator) and trainer.num_devices > most:
+        problem = f"machine.devices={trainer.num_devices} would start that many processes"
+        raise UserError(f"{problem} on {os.cpu_count()} CPU cores; the most are {most}")
     sizes = {"num_devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
     if isinstance(strategy.launcher, _MultiProcessingLauncher):  # its processes return nothing
         remedy = "use segcal train, or machine.devices=1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from segcal.compare.tables.records import Row, Table
-from segcal.folders import read_json, whole_or_not, write_json
+from segcal.folders import as_cell, read_json, whole_or_not, write_json
 from segcal.types import AnyPath, UserError
 
 INDEX = "tables.json"
@@ -33,12 +33,12 @@ def to_csv(table: Table) -> str:
         used.append(parts)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(head)
+    writer.writerow(map(as_cell, head))
     for row in table.rows:
         line: list[object] = [row.label, row.block] if block else [row.label]
         for entry, parts in zip(row.cells, used, strict=True):
             line += [entry.value, *(getattr(entry, part) for part in parts)]
-        writer.writerow(line)
+        writer.writerow(map(as_cell, line))
     return file.getvalue()
 
 

@@ -34,7 +34,7 @@ def metaimage(path: Path, whole: bool) -> Contents:
     """Check a MetaImage; ITK reads neither its checksum nor the end of its data."""
     fields, data_starts = _fields(path)
     n_axes = _numbers(path, fields, "NDims", 1)[0]
-    if n_axes != int(n_axes) or not 2 <= n_axes <= MOST_AXES:
+    if n_axes not in range(2, MOST_AXES + 1):
         damaged(path, f"its header says NDims = {n_axes:g}")
     n = int(n_axes)
     shape = tuple(_whole(path, fields, "DimSize", n))

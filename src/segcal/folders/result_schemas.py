@@ -1,0 +1,123 @@
+"""What the JSON files of results must hold: bins, what was fitted, studies, predictions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from segcal.folders.names import check_name
+from segcal.folders.schemas import Record, named
+
+CellName = Annotated[str, named(check_name, "cell")]
+Number = float | bool
+Sums = list[Number] | list[list[Number]]
+
+
+class BinSums(Record):
+    """Sums of one set of voxels, by kind and name."""
+
+    top: dict[str, list[Number]] = Field(default_factory=dict)
+    per_class: dict[str, list[list[Number]]] = Field(default_factory=dict)
+    fine: dict[str, list[Number]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BinSums:
+        for sums in (self.top, self.fine):
+            if len({len(values) for values in sums.values()}) > 1:
+                raise ValueError("bins have sums of different lengths")
+        return self
+
+
+class BinsEntry(Record):
+    """The bins of one condition."""
+
+    weights: str
+    split: str = ""
+    corruption: str = ""
+    calibrator: str = ""
+    sets: dict[str, BinSums] = Field(default_factory=dict)
+    bands: dict[str, Sums] = Field(default_factory=dict)
+    mean_logits: list[list[Number]] = Field(default_factory=list)
+    voxels: list[Number] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BinsEntry:
+        n_classes = {len(self.mean_logits), len(self.voxels), *map(len, self.mean_logits)}
+        if len(n_classes) > 1 or (self.sets and not self.voxels):
+            raise ValueError("bins have classes of different number")
+        return self
+
+
+class BinsFile(Record):
+    """`bins.json`; entries of older versions are checked in today's format."""
+
+    entries: list[dict[str, Any]]
+
+
+class CellState(Record):
+    """How far a cell is."""
+
+    status: str
+    error: str = ""
+
+
+class CellsFile(Record):
+    """`cells.json`."""
+
+    cells: dict[CellName, CellState]
+
+
+class PlanRecord(Record):
+    """`plan.json`."""
+
+    cells: dict[CellName, dict[str, Any]] = Field(default_factory=dict)
+    choose: str = ""
+
+
+class SelectionFile(Record):
+    """`selection.json`."""
+
+    choose: str = ""
+    contenders: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class ClassScores(Record):
+    """The scores of the validation patients of one class."""
+
+    scores: Annotated[list[float], Field(min_length=1)]
+
+
+class GuaranteeFile(Record):
+    """A file of `guarantees/`."""
+
+    level: Annotated[float, Field(gt=0, lt=1)]
+    identity: dict[str, Any]
+    classes: dict[str, ClassScores]
+
+
+class FitFile(Record):
+    """The facts of a fitted calibrator."""
+
+    key: str = ""
+    identity: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    warnings: list[str] = Field(default_factory=list)
+
+
+class SummaryClass(Record):
+    """The volumes of a class."""
+
+    ml: float
+    expected_ml: float
+    spread_ml: float
+
+
+class SummaryFile(Record):
+    """The summary of a prediction."""
+
+    classes: dict[str, SummaryClass]
+    voxel_ml: float
+    image_ml: float
+    mean_confidence: float | None
+    unsure_share: float | None

@@ -1,0 +1,128 @@
+"""Damaged and hostile image files: a sentence or the image, never anything else."""
+
+import random
+import struct
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from guarded import outcomes_of, share
+
+from segcal.data.containers import data_files
+from segcal.data.images import orientation, read_channels
+
+HOSTILE = ["0", "-1", "1e30", "nan", "inf", "99999", "99999999999999999999", "", "../x", "LIST"]
+HOSTILE += ["/dev/zero", "%d", "1 1 1 1 1 1", "True", "x" * 300, "\0", "é"]
+FIELDS = {  # of NIfTI
+    **{40 + 2 * i: "h" for i in range(8)},
+    **{76 + 4 * i: "f" for i in range(12)},
+    **{252 + 2 * i: "h" for i in range(2)},
+    **{256 + 4 * i: "f" for i in range(18)},
+    **{68: "h", 70: "h", 72: "h", 0: "i", 344: "i", 348: "i"},
+}
+FLOATS = [float("nan"), float("inf"), -1.0, 0.0, 1e30, 1e-30, 352.5]
+WHOLE = [-1, 0, 1, 2, 7, 99, 32767, -32768]
+# The formats whose data have a CRC-32; Adler-32, that of MetaImage, does not see every change.
+STARTS = {"gz.nii.gz": (b"", 10), "gz.nrrd": (b"\n\n", 12), "a.png": (b"", 37)}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder per file, with what ITK wrote, and the array."""
+    root = tmp_path_factory.mktemp("images")
+    array = np.random.default_rng(0).integers(0, 4, (4, 10, 12)).astype(np.int16)
+    made = []
+    names = [".nii", ".hdr", ".mha", ".mhd", ".nrrd", ".nhdr"]
+    files = [(f"a{ending}", False) for ending in names]
+    files += [(f"gz{ending}", True) for ending in (".nii.gz", ".mha", ".mhd", ".nrrd", ".nhdr")]
+    files += [(name, False) for name in ("a.png", "a.bmp", "a.jpg", "a.tif")]
+    for name, packed in files:
+        flat = name.rpartition(".")[2] in ("png", "bmp", "jpg", "tif")
+        stored = array[0].astype(np.uint8) if flat else array
+        folder = root / f"{len(made):02d}"
+        folder.mkdir()
+        sitk.WriteImage(sitk.GetImageFromArray(stored), str(folder / name), packed)
+        made.append((folder / name, sitk.GetArrayFromImage(sitk.ReadImage(str(folder / name)))))
+    return made
+
+
+def damaged(content, rng, is_nifti, text):
+    """The bytes of a file with one to three changes."""
+    content = bytearray(content)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        place = rng.randrange(max(1, len(content)))
+        kind = rng.choice(["flip", "byte", "cut", "grow", "drop", "field", "field", "field"])
+        if kind == "field" and is_nifti and len(content) >= 352:
+            place = rng.choice(list(FIELDS))
+            letter = FIELDS[place]
+            value = rng.choice(FLOATS if letter == "f" else WHOLE)
+            struct.pack_into(f"<{letter}", content, place, value)
+        elif kind == "field" and text:
+            content = _with_hostile_value(content, rng)
+        elif kind == "cut":
+            del content[place:]
+        elif kind == "grow":
+            content[place:place] = rng.randbytes(rng.choice([1, 16, 999]))
+        elif kind == "drop":
+            del content[place : place + rng.choice([1, 8, 100])]
+        elif content:
+            changed = content[place] ^ (1 << rng.randrange(8))
+            content[place] = changed if kind == "flip" else rng.randrange(256)
+    return bytes(content)
+
+
+def _with_hostile_value(content, rng):
+    """A line of a text header with another value."""
+    lines = bytes(content).split(b"\n")
+    i = rng.randrange(min(14, len(lines)))
+    for mark in (b"=", b":"):
+        name, found, _ = lines[i].partition(mark)
+        if found:
+            lines[i] = name + mark + b" " + rng.choice(HOSTILE).encode("utf-8", "replace")
+            break
+    return bytearray(b"\n".join(lines))
+
+
+def test_no_damaged_image_is_anything_but_a_sentence(images, tmp_path):
+    def trial(seed):
+        rng = random.Random(seed)
+        path, _ = images[seed % len(images)]
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        for each in (path, *data_files(path)):
+            (folder / each.name).write_bytes(each.read_bytes())
+        target = folder / rng.choice([path, path, *data_files(path)]).name
+        name = target.name
+        is_nifti = name.endswith((".nii", ".hdr"))
+        text = name.endswith((".mha", ".mhd", ".nrrd", ".nhdr"))
+        target.write_bytes(damaged(target.read_bytes(), rng, is_nifti, text))
+        orientation(folder / path.name)
+        read_channels(folder / path.name)
+        return "read"
+
+    counts, faults = outcomes_of(trial, range(share(0.5)))
+    assert faults == []
+    assert counts["refused"] > counts["read"]
+
+
+def test_no_flipped_byte_of_a_compressed_stream_is_data(images, tmp_path):
+    """Where it is not refused, nothing has changed, as in the date of a gzip file."""
+    chosen = [(path, array) for path, array in images if path.name in STARTS]
+    assert len(chosen) == len(STARTS)
+
+    def trial(seed):
+        rng = random.Random(seed)
+        path, array = chosen[seed % len(chosen)]
+        content = bytearray(path.read_bytes())
+        mark, skipped = STARTS[path.name]
+        first = content.find(mark) + skipped
+        content[rng.randrange(first, len(content))] ^= rng.randrange(1, 256)
+        target = tmp_path / f"{seed}{''.join(path.suffixes)}"
+        target.write_bytes(content)
+        (image,) = read_channels(target)
+        same = np.array_equal(np.squeeze(sitk.GetArrayFromImage(image)), array)
+        return "same" if same else "fault: silent damage"
+
+    counts, faults = outcomes_of(trial, range(share(0.2)))
+    assert faults == []
+    assert counts["refused"] > 0.95 * sum(counts.values())
