@@ -40,16 +40,16 @@ def follow(name, place, **instead):
 
 
 def test_only_predictions(tmp_path):
-    cases = made_cases(6, sharpness=1.6)
-    for folder in ("probs", "new-probs"):
+    cases = made_cases(12, sharpness=1.6)
+    for folder in ("mine/probs", "mine/new"):
         write_arrays(tmp_path / folder, cases)
-    write_arrays(tmp_path / "other-probs", made_cases(6, sharpness=1.0))
+    write_arrays(tmp_path / "other" / "probs", made_cases(12, sharpness=1.0))
     write_labels(tmp_path / "labels", cases)
     rows = [f"{case.id},patient{i // 2}\n" for i, case in enumerate(cases)]
     (tmp_path / "patients.csv").write_text("case,patient\n" + "".join(rows))
     told = follow("predictions.md", tmp_path)
-    assert "6 patients" in told
-    assert "3 patients" in told
+    assert "Overconfident." in told
+    assert "12 cases of 6 patients" in told
     for name in ("audits/mine/report.html", "calibrated/case_000.npz", "report.html"):
         assert (tmp_path / name).is_file()
 
@@ -89,11 +89,12 @@ def test_monai_and_lightning(tmp_path):
 def test_comparing_methods(tmp_path):
     write_layout("nnunet", tmp_path / "Dataset123_Mine", n_cases=7, size=(4, 32, 32))
     brief = "--set training.epochs=1 --set network.width=4"
+    smoke = "segcal study smoke --only methods --workers 1 --set after.corruptions=[]"
     told = follow(
         "compare.md",
         tmp_path,
         **{
-            "segcal study quick": "segcal study smoke --only methods --workers 1",
+            "segcal study quick": smoke,
             "segcal train cases/mine": f"segcal train cases/mine {brief}",
             "--format pdf": "--format svg",
         },

@@ -31,6 +31,7 @@ SHORTER = {
     r"\$\(segcal nnunet\)": rf"$(segcal nnunet):{HERE / 'trainers'}",
     "nnUNetTrainer": "nnUNetTrainerShort",
     "0 1 2 3 4": "0 1",
+    "segcal apply": "segcal apply --calibrator ts2",  # trained so briefly, none helps
     "--npz": "--npz -device cpu",
     "--save_probabilities": "--save_probabilities -device cpu -npp 1 -nps 1",
 }
@@ -121,9 +122,9 @@ def home(tmp_path_factory):
         write_layout("msd", decathlon, n_cases=N_CASES + 1, size=(32, 48, 32))
     for name, facts in DATASETS.items():
         write_raw(decathlon, home.root / "nnUNet_raw" / name, facts)
-    for datasets, configurations in (((4,), ("2d", "3d_fullres")), ((5, 6, 7), ("2d",))):
-        what = ["-d", *datasets, "-c", *configurations, "-npfp", 1]
-        home.run("nnUNetv2_plan_and_preprocess", *what, "-np", *[1] * len(configurations))
+    for datasets, configuration in (((4, 5, 7), "2d"), ((6,), "3d_fullres")):
+        what = ["-d", *datasets, "-c", configuration, "-np", 1, "-npfp", 1]
+        home.run("nnUNetv2_plan_and_preprocess", *what)
     for plans in (home.root / "nnUNet_preprocessed").glob("*/nnUNetPlans.json"):
         make_small(plans)
     return home

@@ -27,3 +27,12 @@ class nnUNetTrainerBriefMbLS_m5(Brief, nnUNetTrainerMbLS_m5):
 
 class nnUNetTrainerBriefMbLS_m8(Brief, nnUNetTrainerMbLS_m8):
     """The same with margin 8."""
+
+
+class nnUNetTrainerShort(nnUNetTrainer):
+    """A network in minutes, to try things on: 5 epochs of 50 steps."""
+
+    def initialize(self):
+        self.num_epochs, self.save_every = 5, 1
+        self.num_iterations_per_epoch, self.num_val_iterations_per_epoch = 50, 5
+        super().initialize()

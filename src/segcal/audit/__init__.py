@@ -129,6 +129,9 @@ def audit(
     options |= dict(zip((*FOLDERS, "patients"), folders, strict=True))
     places = {name: options[name] and str(options[name].resolve()) for name in FOLDERS}
     source = open_source(Path(path), **options)
+    if source.kind == "logits" and source.regions:
+        problem = f"{path} holds logits of regions, each of which has a sigmoid of its own"
+        raise UserError(f"{problem}; export probabilities")
     target = Path(out) if out is not None else Path("audits") / source.name
     how = {"resample": resample, "calibrators": list(calibrators), "name": name}
     key = {"files": _fingerprint(source), **how}

@@ -27,8 +27,7 @@ MaybePath = Path | None
 
 
 @app.command(
-    epilog="Example: segcal audit nnUNet_results/Dataset004_Hippocampus/"
-    "nnUNetTrainer__nnUNetPlans__2d --out audits/hpc"
+    epilog="Example: segcal audit nnUNet_results/Dataset004/nnUNetTrainer__nnUNetPlans__2d"
 )
 def audit(
     path: Annotated[Path, Argument(help=PATH)],

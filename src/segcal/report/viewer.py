@@ -7,7 +7,8 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.compare import Contender, Results
 from segcal.compare.metric_sets import PERFECT
 from segcal.data.catalog import class_colours
 from segcal.data.orientation import edges
-from segcal.figures.collected import main_scores
+from segcal.figures.collected import best_calibrator, main_scores
 from segcal.folders import IGNORED
 from segcal.metrics import METRICS, label_map
 from segcal.predictors import Predictor, open_predictor
+from segcal.scoring import load_calibrator
 from segcal.types import IGNORE, UserError
 
 BUDGET = 6_500_000  # bytes of pictures in a report; as text in the page they take a third more
@@ -81,10 +84,13 @@ def viewer_data(
     dice, error = (main_scores(results, dataset, name) for name in ("dice", metric))
     perfect: Any = main_scores(results, dataset, PERFECT[metric]) if metric in PERFECT else {}
     opened, cases = cache(open_predictor), []
+    names = [best_calibrator(results, c) for c in methods]
     for case, why in reasons.items():
         step(f"{dataset}: {case}")
         shown = [opened(_folder(results, c, case), weights=c.weights) for c in methods]
-        content = _pictures(shown, case, budget // len(reasons))
+        fits = [_fit(predictor, name) for predictor, name in zip(shown, names, strict=True)]
+        names = [name if fitted else "" for name, fitted in zip(names, fits, strict=True)]
+        content = _pictures(shown, fits, case, budget // len(reasons))
         content |= {"id": case, "why": ", ".join(why), "scores": []}
         for key in (c.key for c in methods):
             text = f"{DICE} {dice[key][case]:.3f} · {label} {error[key][case]:.3f}"
@@ -99,13 +105,23 @@ def viewer_data(
     return {
         "classes": [{"name": name, "colour": colour} for name, colour in classes],
         "channels": info["channels"],
-        "methods": [{"key": c.key, "label": c.label} for c in methods],
+        "methods": [
+            {"key": c.key, "label": c.label, "calibrator": name and CALIBRATORS[name].label}
+            for c, name in zip(methods, names, strict=True)
+        ],
         "left_out": [c.label for c in results.on(dataset) if c not in methods],
         "lowest": 1 / len(colours),
         "edges": edges(info["orientation"], info["recipe"]["axis"]),
         "map": palette.ravel().tolist(),
         "cases": cases,
     }
+
+
+def _fit(predictor: Predictor, name: str) -> Fitted | None:
+    """A fitted calibrator; `None` without one, or if it is of other weights."""
+    with suppress(UserError):
+        return load_calibrator(predictor, name) if name else None
+    return None
 
 
 def _folder(results: Results, contender: Contender, case: str) -> Path:
@@ -116,15 +132,22 @@ def _folder(results: Results, contender: Contender, case: str) -> Path:
     return Path(results.runs[run]["folder"])
 
 
-def _pictures(predictors: Iterable[Predictor], case: str, budget: int) -> dict[str, Any]:
-    """A case as each predictor sees it, cropped so that every false positive is visible."""
-    labels, confidences = [], []
-    for predictor in predictors:
+def _pictures(
+    predictors: Sequence[Predictor], fits: Sequence[Fitted | None], case: str, budget: int
+) -> dict[str, Any]:
+    """A case as each predictor sees it, cropped so that every false positive is visible.
+
+    Confidence is also that after each predictor's fit; without one it is the same."""
+    labels, confidences, calibrated = [], [], []
+    for predictor, fitted in zip(predictors, fits, strict=True):
         prediction = predictor.case(case)
         logits = prediction.slices
         labels.append(label_map(logits).numpy().astype(np.uint8))
-        confidence = logits.softmax(1).amax(1).numpy()
-        confidences.append(_bytes(confidence, 1 / logits.shape[1], 1.0))
+        lowest = 1 / logits.shape[1]
+        confidences.append(_bytes(logits.softmax(1).amax(1).numpy(), lowest, 1.0))
+        if fitted is not None:
+            logits = fitted(logits, prediction.image)
+        calibrated.append(_bytes(logits.softmax(1).amax(1).numpy(), lowest, 1.0))
     label, image = prediction.reference, prediction.image
     if image is None:
         raise UserError(f"there is no image of {case} to show")
@@ -138,6 +161,8 @@ def _pictures(predictors: Iterable[Predictor], case: str, budget: int) -> dict[s
         "predictions": [stack[box] for stack in labels],
         "confidences": [stack[box] for stack in confidences],
     }
+    if any(fitted is not None for fitted in fits):
+        stacks["calibrated"] = [stack[box] for stack in calibrated]
     content = pictures(stacks, budget)
     for name, sheets in content.pop("sheets").items():
         content[name] = [data_uri(png) for png in sheets]

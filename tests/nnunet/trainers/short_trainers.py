@@ -29,16 +29,12 @@ class nnUNetTrainerShortMbLS_m8(Short, nnUNetTrainerMbLS_m8):
     """The one that the page shows."""
 
 
-class nnUNetTrainerShortNoDSMbLS_m5(nnUNetTrainerShortMbLS_m5):
-    """Without deep supervision."""
+class nnUNetTrainerShortStoppedCEMbLS_m5(Short, nnUNetTrainerCEMbLS_m5):
+    """Without Dice and deep supervision. Stops after an epoch, unless it goes on from one."""
 
     def initialize(self):
         self.enable_deep_supervision = False
         super().initialize()
-
-
-class nnUNetTrainerShortStoppedCEMbLS_m5(Short, nnUNetTrainerCEMbLS_m5):
-    """Without Dice. Stops after its first epoch, unless it goes on from a checkpoint."""
 
     def load_checkpoint(self, *args):
         super().load_checkpoint(*args)

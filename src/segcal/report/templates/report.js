@@ -56,6 +56,36 @@ for (const button of document.querySelectorAll("th .sort")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
 
+// A table as CSV: the numbers that are shown sort, so they are exported; an interval is two more columns.
+function csvOf(table) {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const heads = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.label);
+  const rows = [...table.tBodies[0].rows].map((row) => [...row.cells]);
+  const ends = heads.map((_, i) => rows.some((row) => row[i].title));
+  const lines = [heads.flatMap((head, i) => (ends[i] ? [head, `${head} low`, `${head} high`] : [head]))];
+  for (const row of rows) {
+    lines.push(row.flatMap((cell, i) => {
+      const value = cell.dataset.value ?? cell.textContent.trim();
+      if (!ends[i]) return [value];
+      const [low = "", high = ""] = cell.title ? cell.title.replaceAll("−", "-").split(" to ") : [];
+      return [value, low, high];
+    }));
+  }
+  return lines.map((line) => line.map(quoted).join(",") + "\r\n").join("");
+}
+
+for (const button of document.querySelectorAll(".csv")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const text = csvOf(button.closest(".table").querySelector("table"));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob(["\ufeff", text], { type: "text/csv" }));
+    link.download = `${button.dataset.name}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+}
+
 for (const select of document.querySelectorAll("select[data-shows]")) {
   const show = () => {
     for (const part of document.querySelectorAll(`[data-of="${select.dataset.shows}"]`)) {

@@ -76,18 +76,33 @@ class Viewer {
   listen() {
     this.find("case").addEventListener("change", (event) => this.choose(Number(event.target.value)));
     this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
-    for (const name of ["overlay", "outline", "channel"]) this.find(name)?.addEventListener("change", () => this.draw());
+    for (const name of ["overlay", "outline", "channel", "calibrated"]) this.find(name)?.addEventListener("change", () => this.draw());
     this.board.addEventListener("keydown", (event) => this.onKey(event));
     this.board.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     this.board.addEventListener("pointermove", (event) => this.point(event));
     this.board.addEventListener("pointerleave", () => this.point(null));
+    this.find("zoom").addEventListener("input", () => {
+      this.board.style.setProperty("--zoom", this.zoom);
+      this.board.style.setProperty("--most", this.zoom > 1 ? "100%" : "46%");
+      this.arrange();
+      this.draw();
+    });
     new ResizeObserver(() => { this.arrange(); this.draw(); }).observe(this.board);
+  }
+
+  get zoom() {
+    return Number(this.find("zoom").value);
+  }
+
+  // The confidence that is shown: before or after calibration.
+  get sure() {
+    return this.find("calibrated")?.value === "after" ? this.now.calibrated : this.now.confidences;
   }
 
   // As many panels per row as fit, with the same number in each row.
   arrange() {
     const count = this.data.methods.length + 1;
-    const least = 9.2 * parseFloat(getComputedStyle(root).fontSize);
+    const least = 9.2 * this.zoom * parseFloat(getComputedStyle(root).fontSize);
     const fit = Math.max(1, Math.floor(this.board.clientWidth / least));
     this.board.style.setProperty("--n", Math.ceil(count / Math.ceil(count / fit)));
   }
@@ -117,9 +132,10 @@ class Viewer {
     this.asked = index;
     if (!this.loaded.has(index)) {
       const many = (list) => Promise.all(list.map(pixelsOf));
-      const [images, [reference], predictions, confidences] = await Promise.all(
-        [chosen.images, chosen.reference, chosen.predictions, chosen.confidences].map(many));
-      this.loaded.set(index, { images, reference, predictions, confidences });
+      const after = chosen.calibrated ?? chosen.confidences;
+      const [images, [reference], predictions, confidences, calibrated] = await Promise.all(
+        [chosen.images, chosen.reference, chosen.predictions, chosen.confidences, after].map(many));
+      this.loaded.set(index, { images, reference, predictions, confidences, calibrated });
     }
     if (this.asked !== index) return; // another case was chosen in the meantime
     this.case = chosen;
@@ -176,10 +192,10 @@ class Viewer {
     const number = this.case.first + this.z * this.case.step + 1;
     this.output.textContent = `slice ${number} of ${this.case.slices}`;
     this.slider.setAttribute("aria-valuetext", this.output.textContent);
-    const { images, reference, predictions, confidences } = this.pixels;
+    const { images, reference, predictions, confidences, calibrated } = this.pixels;
     const channel = Number(this.find("channel")?.value || 0);
     const at = (sheet) => this.slice(sheet, this.z);
-    this.now = { image: images.map(at), reference: at(reference), predictions: predictions.map(at), confidences: confidences.map(at) };
+    this.now = { image: images.map(at), reference: at(reference), predictions: predictions.map(at), confidences: confidences.map(at), calibrated: calibrated.map(at) };
     this.now.grey = this.now.image[Math.min(channel, images.length - 1)];
     this.draw();
   }
@@ -201,7 +217,7 @@ class Viewer {
     const outline = this.find("outline").checked;
     if (kind === "confidence") {
       const map = this.data.map;
-      const values = this.now.confidences[k];
+      const values = this.sure[k];
       this.paint(context, (i) => [map[3 * values[i]], map[3 * values[i] + 1], map[3 * values[i] + 2], 255], false);
     } else {
       this.paint(context, (i) => [grey[i], grey[i], grey[i], 255], true);
@@ -211,11 +227,11 @@ class Viewer {
       this.paint(context, (i) => [...ERROR, reference[i] !== 255 && labels[i] !== reference[i] ? 190 : 0], false);
     } else if (labels && mode !== "none") {
       this.paint(context, (i) => [...(this.colours[labels[i]] || [128, 128, 128]), labels[i] ? 120 : 0], false);
-      this.trace(context, labels, (label) => this.data.classes[label]?.colour || "#808080", 1.5 * scale);
+      this.trace(context, labels, (label) => this.data.classes[label]?.colour || "#808080", scale);
     }
     if (outline && (kind === "prediction" || kind === "confidence")) {
-      this.trace(context, reference, () => "#00000090", 3 * scale);
-      this.trace(context, reference, () => "#ffffff", 1.2 * scale);
+      this.trace(context, reference, () => "#00000090", 2 * scale);
+      this.trace(context, reference, () => "#ffffff", 0.8 * scale);
     }
     if (this.spot && kind !== "image") this.cross(context, scale);
     if (kind === "image") this.letters(context, scale);
@@ -310,8 +326,10 @@ class Viewer {
       if (!here) continue;
       if (i < 0) { here.textContent = ""; continue; }
       if (k < 0) { here.textContent = `reference: ${name(this.now.reference[i])}`; continue; }
-      const confidence = this.data.lowest + (1 - this.data.lowest) * this.now.confidences[k][i] / 255;
-      here.textContent = `${name(this.now.predictions[k][i])}, confidence ${confidence.toFixed(2)}`;
+      const confidence = this.data.lowest + (1 - this.data.lowest) * this.sure[k][i] / 255;
+      const after = this.find("calibrated")?.value === "after" && this.data.methods[k].calibrator;
+      const kind = after ? `confidence after ${after}` : "confidence";
+      here.textContent = `${name(this.now.predictions[k][i])}, ${kind} ${confidence.toFixed(2)}`;
     }
     this.draw();
   }
