@@ -59,7 +59,7 @@ def test_the_page_on_classes_has_what_was_measured():
     known = classes.found()
     assert set(classes.trials()) == set(known)
     page = FOLDER.parent / "docs" / "concepts" / "every-class.md"
-    assert classes.table(known) in page.read_text()
+    assert classes.table(known) in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("variant", classes.VARIANTS)
