@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import PeakMemory, Row, peak_in_new_process, times
 from segcal import calibrators
-from segcal.audit import audit
-from segcal.audit.crossfit import Table, out_of_fold
-from segcal.audit.scored import first_pass, problems
+from segcal.auditing import audit
+from segcal.auditing.crossfit import Table, out_of_fold
+from segcal.auditing.scored import first_pass, problems
 from segcal.predictors.files import open_source
 from segcal.predictors.reading import read_case
 from segcal.predictors.source import Source, SourceCase

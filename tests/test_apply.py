@@ -33,10 +33,10 @@ from made_predictions import (
 from typer.testing import CliRunner
 
 from segcal import calibrators
-from segcal.audit import applying, audit, map_files
-from segcal.audit.applying import apply, write_audited
-from segcal.audit.map_files import write_case
-from segcal.audit.written import fit_path
+from segcal.auditing import applying, audit, map_files
+from segcal.auditing.applying import apply, write_audited
+from segcal.auditing.map_files import write_case
+from segcal.auditing.written import fit_path
 from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.cli import app
 from segcal.folders import read_scores

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 import segcal
 from segcal import calibrators
-from segcal.audit import audit as audit_with_report
-from segcal.audit import making, work
-from segcal.audit.crossfit import Table, out_of_fold
-from segcal.audit.scored import first_pass
+from segcal.auditing import audit as audit_with_report
+from segcal.auditing import making, work
+from segcal.auditing.crossfit import Table, out_of_fold
+from segcal.auditing.scored import first_pass
 from segcal.calibrators.curves import curves
 from segcal.calibrators.regions import RINGS
 from segcal.cli import app

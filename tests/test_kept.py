@@ -6,7 +6,7 @@ import torch
 from made_predictions import made_case
 from scipy.ndimage import distance_transform_cdt
 
-from segcal.audit.temperatures import calibrated
+from segcal.auditing.temperatures import calibrated
 from segcal.calibrators.curves import curves
 from segcal.calibrators.regions import RINGS, scale_regions
 from segcal.predictors import Prediction

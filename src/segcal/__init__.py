@@ -8,8 +8,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _FUNCTIONS = {
-    "audit": "segcal.audit",
-    "open_audit": "segcal.audit",
+    "audit": "segcal.auditing",
+    "open_audit": "segcal.auditing",
     "read_probs": "segcal.predictors.reading",
     "prepare": "segcal.data.prepare",
     "run_settings": "segcal.config",

@@ -31,7 +31,7 @@ def apply(
 
     Label maps stay as they are, and other files are copied, so that the new folder can take the
     place of the old one."""
-    from segcal.audit.applying import apply as carry_out
+    from segcal.auditing.applying import apply as carry_out
 
     options = {"out": out, "calibrator": calibrator, "fold": fold, "again": again}
     with counting("calibrating") as progress:

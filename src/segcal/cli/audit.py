@@ -11,7 +11,7 @@ from typer import Argument, Exit, Option
 from segcal.cli.app import Again, AsJson, Names, app, counting, note, show
 
 if TYPE_CHECKING:
-    from segcal.audit import Audit
+    from segcal.auditing import Audit
 
 PATH = "An nnU-Net model folder (validated with --npz), or a folder of probability maps."
 LABELS = "The folder of reference labels; an nnU-Net folder names its own."
@@ -49,8 +49,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say how far the probabilities can be believed that a network has already made."""
-    from segcal.audit import CALIBRATORS
-    from segcal.audit import audit as run
+    from segcal.auditing import CALIBRATORS
+    from segcal.auditing import audit as run
 
     with counting(f"auditing {path.name}") as progress:
         found = run(
@@ -72,6 +72,8 @@ def audit(
         )
     for line in found.about["warnings"]:
         note(line)
+    if write and found.about["calibrator"] is None:
+        note("no calibrated maps are written: none helps on cases that it was not fitted on")
     show(dict(found.about) | {"folder": str(found.root)}, _scores(found), as_json, *_more(found))
     for case, why in found.about["left_out"].items():
         note(f"{case}: {why}", "left out")

@@ -95,7 +95,7 @@ class Checks:
             self.lowest_positive = min(self.lowest_positive, float(positive))
         if not self.soft:
             self.soft = any(bool(((part > 0) & (part < 1)).any()) for part in values)
-        if self.kind in ("softmax", "logits"):
+        if self.kind != "confidence":
             self.total = values.copy() if self.total is None else self._added(values)
         self.n_maps += 1
 
@@ -116,7 +116,7 @@ class Checks:
             remedy = "export the probabilities from which the labels were made"
             self._refuse("all values are 0 or 1, so these are label maps", remedy)
         if self.kind == "regions":
-            self._check_regions()
+            self._check_regions(sums)
         if self.kind == "softmax":
             self._check_sums(sums)
 
@@ -142,7 +142,10 @@ class Checks:
         look += "; they look like logits (as an early nnU-Net v2 stored)"
         self._refuse(look, "if they are, say --kind logits")
 
-    def _check_regions(self) -> None:
+    def _check_regions(self, sums: tuple[float, float]) -> None:
+        if self.n_maps > 1 and max(abs(total - 1) for total in sums) <= TOLERANCE:
+            problem = "the maps add up to 1 in every voxel, so they are a softmax and no regions"
+            self._refuse(problem, "say --kind softmax")
         low, high = _TWICE
         if self.lowest_positive >= low and self.high <= high and self.high > 0:
             found = f"values go from {self.lowest_positive:.4g} to {self.high:.4g} only"

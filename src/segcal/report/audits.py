@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare.ranking import Confidence, Interval, ratios_of_sums
+from segcal.folders import read_fits
 from segcal.folders.audits import KIND
 from segcal.metrics import BANDS
 from segcal.report.findings import Change, Findings
@@ -53,21 +55,21 @@ def judged(findings: Findings) -> Judged:
     verdict = "too few" if few or found.verdict == "undecided" else found.verdict
     ratios, chosen = _ratios(findings), _helpful(findings)
     worst = _worst(findings)
+    said = listed(f"{case} ({100 * value:.0f} %)" for case, value in worst.items())
     points = {
         "Where": _on_bands(findings, key),
         "Misplaced confidence": _on_misplaced(findings, key),
         "Expected over true volume": _on_volumes(found, ratios),
         "Temperature": _on_temperature(findings, key),
         "Calibrators": _on_calibrators(findings, chosen),
-        "Worst cases": f"Worst cases by misplaced confidence: {listed(worst)}." if worst else "",
+        "Worst cases": f"Worst cases by misplaced confidence: {said}." if worst else "",
     }
     numbers = {}
     for name, interval in found._asdict().items():
         numbers[name] = {end: _known(value) for end, value in interval._asdict().items()}
-    names = tuple(text.split(" (")[0] for text in worst)
     kept = {title: text for title, text in points.items() if text}
     lead = _on_verdict(findings, found, verdict)
-    return Judged(verdict, lead, kept, numbers, chosen and chosen.calibrator, ratios, names)
+    return Judged(verdict, lead, kept, numbers, chosen and chosen.calibrator, ratios, tuple(worst))
 
 
 def _known(value: float) -> float | None:
@@ -170,7 +172,7 @@ def _on_volumes(found: Confidence, ratios: dict[str, float | None]) -> str:
 def _on_temperature(findings: Findings, key: str) -> str:
     fits = findings.temperatures.get(key)
     if not fits:
-        return ""
+        return _on_regions(findings)
     fit: dict[str, Any] = fits[0]
     low, high = fit.get("interval") or (math.nan, math.nan)
     text = f"Temperature {fit['temperature']:.2f}"
@@ -183,6 +185,18 @@ def _on_temperature(findings: Findings, key: str) -> str:
     if any(APART in warning for warning in fit.get("warnings", ())):
         text += " One temperature cannot serve both: use two (ts2)."
     return text
+
+
+def _on_regions(findings: Findings) -> str:
+    """The temperature of each region of a region-based network."""
+    info, parts = next(iter(findings.results.runs.values())), []
+    fits = read_fits(Path(info["folder"]))
+    for i, region in enumerate(info["data"]["classes"]):
+        fit = fits.get(f"ts_{i}")
+        if fit is not None:
+            low, high = fit.get("interval") or (math.nan, math.nan)
+            parts.append(f"{region} {fit['temperature']:.2f} ({_range(low, high, 2)})")
+    return f"Temperature of each region: {', '.join(parts)} (above 1: too sure)." if parts else ""
 
 
 def _helpful(findings: Findings) -> Change | None:
@@ -208,8 +222,9 @@ def _on_calibrators(findings: Findings, chosen: Change | None) -> str:
     return f"{label} helps on cases that it was not fitted on: {numbers}; apply it."
 
 
-def _worst(findings: Findings) -> list[str]:
+def _worst(findings: Findings) -> dict[str, float]:
+    """The cases with the most misplaced confidence, and how much."""
     (key,) = findings.names
     values = findings.results.per_case(findings.dataset, "misplaced", "all")[key].dropna()
     worst = values.sort_values(ascending=False)[:N_WORST]
-    return [f"{case} ({100 * value:.0f} %)" for case, value in worst.items()]
+    return {str(case): float(value) for case, value in worst.items()}

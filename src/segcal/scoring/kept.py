@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,10 +50,23 @@ class Kept:
     labels: Tensor  # (M,), none of them ignored
     ring: Tensor  # (M,): the first of `RINGS` that reaches the voxel, or one more
     band: Tensor  # (M,): its number in `BANDS`, or one more
-    unseen: Tensor  # (M,): where the network did not look, so that background is exactly certain
+    certain: Tensor  # (M,): where foreground is exactly 0; calibrators leave it so
+    cropped: bool  # whether that means that the network did not look there
     n_whole: int
     weight: float
     prediction: Tensor  # (D, H, W), uint8: the label map of the largest probabilities
+
+    @property
+    def unseen(self) -> Tensor:
+        """Where the network did not look (M,)."""
+        return self.certain if self.cropped else torch.zeros_like(self.certain)
+
+    @property
+    def unseen_share(self) -> float:
+        """The share of all voxels where the network did not look."""
+        n_whole, n_other = self.n_whole, self.weight * (len(self.labels) - self.n_whole)
+        parts = self.unseen[:n_whole].sum(), self.weight * self.unseen[n_whole:].sum()
+        return float(sum(parts) / max(n_whole + n_other, 1))
 
     @property
     def n_classes(self) -> int:
@@ -75,11 +89,19 @@ class Kept:
 
 
 def gather(
-    maps: Iterable[Map], label: Labels, spacing: Sequence[float], n_classes: int, *, logs: bool
+    maps: Iterable[Map],
+    label: Labels,
+    spacing: Sequence[float],
+    n_classes: int,
+    *,
+    logs: bool,
+    cropped: bool = False,
+    floor: float = FLOOR,
 ) -> Kept:
     """The kept voxels of maps (D, H, W), background first, and a label map (D, H, W).
 
-    The maps are probabilities, or with `logs` their logarithms."""
+    The maps are probabilities, or with `logs` their logarithms. `cropped`: where foreground is
+    exactly 0, the network did not look. Lower logarithms than `floor` count as it."""
     table, places, n_whole, weight = torch.empty(0), torch.empty(0), 0, 1.0
     for k, values in enumerate(maps):
         flat = torch.from_numpy(values).reshape(-1)
@@ -95,20 +117,21 @@ def gather(
     if not counted.all():
         n_whole -= int((~counted).sum())  # they are among the first
         table, places, truth = table[:, counted], places[counted], truth[counted]
-    unseen = (table[1:] <= (-np.inf if logs else 0.0)).all(0)
+    certain = (table[1:] <= (-np.inf if logs else 0.0)).all(0)
     step = SLAB // n_classes
     for start in range(0, len(places), step):
         part = table[:, start : start + step]
         logarithms = part if logs else part.clamp_min(0).log_()  # rounding can give less than 0
-        part.copy_(logarithms.log_softmax(0).clamp_min_(FLOOR))
+        part.copy_(logarithms.log_softmax(0).clamp_min_(floor))
     ring = rings(prediction > 0).reshape(-1)[places]
     band = _bands(prediction > 0, spacing, places)
-    return Kept(table, truth, ring, band, unseen, n_whole, weight, prediction)
+    return Kept(table, truth, ring, band, certain, cropped, n_whole, weight, prediction)
 
 
-def of_region(probs: Map, inside: Labels, spacing: Sequence[float]) -> Kept:
+def of_region(probs: Map, inside: Labels, spacing: Sequence[float], **options: Any) -> Kept:
     """The same for a region with a probability of its own: a problem of two classes."""
-    return gather((part for part in (1 - probs, probs)), inside, spacing, 2, logs=False)
+    maps = (part for part in (1 - probs, probs))
+    return gather(maps, inside, spacing, 2, logs=False, **options)
 
 
 def _places(
@@ -202,7 +225,7 @@ def curves_of(kept: Kept) -> Curves:
     n_rings = len(RINGS) + 1
     sums = torch.zeros(n_rings, 3, len(GRID), dtype=torch.float64)
     n_voxels = torch.zeros(n_rings, dtype=torch.float64)
-    step = -(-len(kept.labels) // FITTED)
+    step = max(1, -(-len(kept.labels) // FITTED))
     for part, weight in kept.parts(step):
         ring, seen = kept.ring[part], ~kept.unseen[part]
         for i in range(n_rings):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.audit.crossfit import LEAST, Table, fitted, out_of_fold
-from segcal.audit.records import read_scored, record_path
-from segcal.audit.scored import Facts, Fits
-from segcal.audit.work import AFTER, BEFORE, Task, done, spread
-from segcal.audit.written import Audited
+from segcal.auditing.crossfit import LEAST, Table, fitted, out_of_fold
+from segcal.auditing.records import read_scored, record_path
+from segcal.auditing.scored import Facts, Fits
+from segcal.auditing.work import BEFORE, Task, condition_of, done, spread
+from segcal.auditing.written import Audited
 from segcal.folders import StoppedError
 from segcal.predictors.reading import read_case
 from segcal.predictors.source import Source
@@ -31,15 +31,18 @@ class Making:
     progress: Progress | None
     options: Mapping[str, str | None]
     n_done: int = 0
+    n_foreground: float = 0.0
 
     def carry_out(self, names: tuple[str, ...], method: str | None) -> Audited:
         """Score, fit, and score after each calibrator."""
         cases = range(len(self.source.cases))
-        left_out = dict(self.source.left_out) | self._pass(BEFORE, tuple(cases), {})
+        left_out = dict(self.source.left_out) | self._pass(cases, {})
         numbers = tuple(i for i in cases if self.source.cases[i].id not in left_out)
         if not numbers:
             raise UserError(f"{self.source.root} has no case that can be scored")
         facts = {self.source.cases[i].id: self._facts(i) for i in numbers}
+        if not self.n_foreground:
+            raise UserError("no reference holds any foreground, so there is nothing to score")
         kept = [self.source.cases[i] for i in numbers]
         n_problems = len(next(iter(facts.values())).curves)
         tables = []
@@ -56,7 +59,7 @@ class Making:
                 }
         if len(by_number) < len(numbers):  # all or none: scores before and after are compared
             by_number = {}
-        self._pass(AFTER, tuple(by_number), by_number)
+        self._pass(tuple(by_number), by_number)
         grid = read_case(self.source, kept[0], resample=self.resample).geometry
         return Audited(
             source=self.source,
@@ -72,18 +75,20 @@ class Making:
             notes=self._notes(tables),
         )
 
-    def _pass(
-        self, which: str, numbers: tuple[int, ...], fits: Mapping[int, Fits]
-    ) -> dict[str, str]:
+    def _pass(self, numbers: Sequence[int], fits: Mapping[int, Fits]) -> dict[str, str]:
         """Do what is not done yet; why cases are left out, by their ids."""
-        missing = tuple(i for i in numbers if not done(self.folder, i, which))
+        missing = []
+        for number in numbers:
+            if not done(self.folder, number, condition_of(fits.get(number))):
+                missing.append(number)
         self._step(len(numbers) - len(missing))
-        task = Task(self.folder, self.source, missing, self.resample, dict(fits))
+        task = Task(self.folder, self.source, tuple(missing), self.resample, dict(fits))
         failed = spread(task, self.workers, self.ray, self._step)
-        if failed and not self.keep_going:
+        if failed and (fits or not self.keep_going):  # what was scored before is scored after
             texts = list(failed.values())
             more = f" (and {len(texts) - 1} more cases)" if len(texts) > 1 else ""
-            raise StoppedError(f"{texts[0]}{more}; --keep-going leaves such cases out")
+            remedy = "" if fits else "; --keep-going leaves such cases out"
+            raise StoppedError(f"{texts[0]}{more}{remedy}")
         return {self.source.cases[i].id: why for i, why in failed.items()}
 
     def _step(self, n: int) -> None:
@@ -95,6 +100,7 @@ class Making:
         known = read_scored(record_path(self.folder, number, BEFORE))
         assert known is not None
         assert known[1] is not None
+        self.n_foreground += float(known[0][""].statistics.sets["all"].n_foreground)
         return known[1]
 
     def _final(self, tables: Sequence[Table], names: Sequence[str]) -> dict[str, Any]:
@@ -111,10 +117,16 @@ class Making:
         """What was done otherwise than a reader would expect."""
         sizes = tables[0].sizes if tables else {}
         few = [fold for fold, n in sizes.items() if n < LEAST]
+        notes = []
         if few and len(sizes) > 1:
             names = ", ".join(few)
-            return [
+            notes.append(
                 f"fold {names} has fewer than {LEAST} patients, so its calibrators are fitted on"
                 " other folds, whose networks were trained on its cases"
-            ]
-        return []
+            )
+        if len(sizes) > 1:
+            notes.append(
+                "this is about the network of each fold: of the ensemble of all folds no"
+                " out-of-fold predictions exist"
+            )
+        return notes

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from segcal import calibrators
-from segcal.audit.records import FOLDER, read_scored, record_path
-from segcal.audit.scored import Facts, Fits, Scored
-from segcal.audit.work import AFTER, BEFORE
+from segcal.auditing.records import FOLDER, read_scored, record_path
+from segcal.auditing.scored import Facts, Fits, Scored
+from segcal.auditing.work import condition_of
 from segcal.calibrators import Fitted
 from segcal.folders import calibrator_path, write_bins, write_run, write_scores
 from segcal.folders.audits import KIND, write_out_of_fold
@@ -64,7 +64,8 @@ def write_all(folder: Path, run: str, audited: Audited, key: Mapping[str, Any]) 
         condition = common | {"calibrator": name}
         total = None
         for number in audited.numbers:
-            scored = _scored(folder, number, name)
+            used = audited.out_of_fold.get(source.cases[number].id) if name else None
+            scored = _scored(folder, number, used, name)
             rows += [condition | row for row in scored.rows]
             total = scored.statistics if total is None else total + scored.statistics
         assert isinstance(total, Statistics)
@@ -90,9 +91,8 @@ def fit_path(root: Path, name: str, fold: str = "", region: int | None = None) -
     return calibrator_path(root, name if region is None else f"{name}_{region}", folder)
 
 
-def _scored(folder: Path, number: int, calibrator: str) -> Scored:
-    which = AFTER if calibrator else BEFORE
-    known = read_scored(record_path(folder, number, which))
+def _scored(folder: Path, number: int, fits: Fits | None, calibrator: str) -> Scored:
+    known = read_scored(record_path(folder, number, condition_of(fits)))
     assert known is not None  # it was checked, or written by this process
     return known[0][calibrator]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,14 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segcal.audit.records import read_scored, record_path, write_scored
-from segcal.audit.scored import Fits, first_pass, second_pass
+from segcal.auditing.records import read_scored, record_path, write_scored
+from segcal.auditing.scored import Fits, first_pass, second_pass
 from segcal.predictors.source import Source
 from segcal.study.engines import start_engine
 from segcal.study.jobs import After, Job
 from segcal.types import UserError
 
-BEFORE, AFTER = "before", "after"
+BEFORE = "before"
+REPEAT = "repeat the command, with fewer --workers if memory ran out"
 SHARES = 4  # jobs per worker: the last one does not keep all others waiting
 
 
@@ -29,6 +32,13 @@ class Task:
     numbers: tuple[int, ...]
     resample: bool = False
     fits: Mapping[int, Fits] = field(default_factory=dict)  # of each case; empty: the first pass
+
+
+def condition_of(fits: Fits | None) -> str:
+    """The condition that a record is of: before calibrators, or after these."""
+    if not fits:
+        return BEFORE
+    return f"after-{hashlib.sha256(json.dumps(fits, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def done(folder: Path, number: int, condition: str) -> bool:
@@ -44,7 +54,8 @@ def carry_out(task: Task) -> Iterator[tuple[int, str]]:
         try:
             if task.fits:
                 scored = second_pass(task.source, case, task.fits[number], resample=task.resample)
-                write_scored(record_path(task.folder, number, AFTER), scored)
+                path = record_path(task.folder, number, condition_of(task.fits[number]))
+                write_scored(path, scored)
             else:
                 first, facts = first_pass(task.source, case, resample=task.resample)
                 write_scored(record_path(task.folder, number, BEFORE), {"": first}, facts)
@@ -77,9 +88,10 @@ def spread(task: Task, workers: int, ray: str, step: Callable[[int], None]) -> d
         jobs = {job.name: (job, numbers) for job, numbers in _jobs(task, size)}
         for job, outcome in engine.run([job for job, _ in jobs.values()], lambda running: None):
             numbers = jobs[job.name][1]
-            if outcome.error:
-                failed |= dict.fromkeys(numbers, outcome.error)
             failed |= outcome.value.get("failed", {})
+            for number in numbers if outcome.error else ():
+                if not done(task.folder, number, condition_of(task.fits.get(number))):
+                    failed[number] = f"{outcome.error.partition(';')[0]}; {REPEAT}"
             step(len(numbers))
     finally:
         engine.close()

@@ -14,17 +14,17 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from segcal.audit.applying import WRITTEN, write_audited
-from segcal.audit.crossfit import CALIBRATORS
-from segcal.audit.making import Making
-from segcal.audit.outcome import conclude
-from segcal.audit.scored import with_classes
-from segcal.audit.written import write_all
+from segcal.auditing.applying import WRITTEN, write_audited
+from segcal.auditing.crossfit import CALIBRATORS
+from segcal.auditing.making import Making
+from segcal.auditing.outcome import conclude
+from segcal.auditing.scored import with_classes
+from segcal.auditing.written import fit_path, write_all
 from segcal.calibrators import Fitted, load
 from segcal.compare import Results, read_results
 from segcal.figures import FIGURES
 from segcal.folders import calibrator_path, is_run, read_run, whole_or_not
-from segcal.folders.audits import KIND, is_audit, read_audit
+from segcal.folders.audits import KIND, REPORT, is_audit, read_audit
 from segcal.predictors.files import open_source
 from segcal.predictors.source import Source
 from segcal.report import build_report, save_report
@@ -72,11 +72,24 @@ class Audit:
 
     @property
     def calibrator(self) -> Fitted | None:
-        """The calibrator that helps on cases it was not fitted on, fitted on all; else None."""
+        """The calibrator that helps on cases it was not fitted on, fitted on all; else None.
+
+        Regions have one each: `calibrators`."""
+        fits = list(self.calibrators.values())
+        return fits[0] if fits and self.about["kind"] != "regions" else None
+
+    @property
+    def calibrators(self) -> dict[str, Fitted]:
+        """The same by region; of other networks one, for all classes."""
         name = self.about["calibrator"]
-        if name is None or self.about["kind"] == "regions":
-            return None
-        return load(calibrator_path(self.root, name))
+        if name is None:
+            return {}
+        if self.about["kind"] != "regions":
+            return {"all": load(calibrator_path(self.root, name))}
+        regions = self.about["classes"]
+        return {
+            region: load(fit_path(self.root, name, region=i)) for i, region in enumerate(regions)
+        }
 
     def figure(self) -> Figure:
         """Reliability near predicted foreground."""
@@ -134,28 +147,46 @@ def audit(
         raise UserError(f"{problem}; export probabilities")
     target = Path(out) if out is not None else Path("audits") / source.name
     how = {"resample": resample, "calibrators": list(calibrators), "name": name}
-    key = {"files": _fingerprint(source), **how}
+    key = {"files": _fingerprint(source), "places": places, **how}
+    _check_target(target, [Path(path), *(each for each in folders if each is not None)])
     if target.exists() and not again:
         found = _known(target, key, report)
     else:
         with whole_or_not(target, key) as folder:
             made = Making(
-                with_classes(source), folder, resample, keep_going, workers, ray, progress, places
+                with_classes(source, resample=resample),
+                folder,
+                resample,
+                keep_going,
+                workers,
+                ray,
+                progress,
+                places,
             )
             write_all(folder, target.name, made.carry_out(tuple(calibrators), name), key)
         found = _concluded(target, report)
-    write_audited(target, source, write)
+    if found.about["calibrator"] is not None:
+        write_audited(target, source, write)
     return found
+
+
+def _check_target(target: Path, read: Sequence[Path]) -> None:
+    """Refuse to write where something else is, also with --again."""
+    there = target.resolve()
+    for folder in read:
+        if folder.resolve() == there or there in folder.resolve().parents:
+            raise UserError(f"{target} holds what is audited ({folder}); choose another --out")
+    if target.exists() and (not is_run(target) or read_run(target).get("kind") != KIND):
+        raise UserError(f"{target} exists and is no audit; choose another --out")
 
 
 def _known(target: Path, key: Mapping[str, Any], report: bool) -> Audit:
     """The audit that is there, if it is of the same files."""
-    if not is_run(target) or read_run(target).get("kind") != KIND:
-        raise UserError(f"{target} exists and is no audit; choose another --out")
     if read_run(target)["audit"]["key"] != key:
         problem = f"{target} is an audit of other files or settings"
         raise UserError(f"{problem}; choose another --out, or --again to replace it")
-    return open_audit(target) if is_audit(target) else _concluded(target, report)
+    complete = is_audit(target) and (not report or (target / REPORT).is_file())
+    return open_audit(target) if complete else _concluded(target, report)
 
 
 def _concluded(target: Path, report: bool) -> Audit:
@@ -169,7 +200,9 @@ def _fingerprint(source: Source) -> list[Any]:
     found = []
     for case in source.cases:
         paths = [*case.files, case.label, case.segmentation]
-        stats = [(str(p.resolve()), p.stat()) for p in paths if p is not None]
+        stats = [(str(p.resolve()), p.stat()) for p in paths if p is not None and p.is_file()]
         files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
         found.append([case.id, case.patient, case.fold, files])
-    return [source.kind, list(source.classes), found]
+    meaning = [list(source.region_order), source.ignore_label]
+    regions = {name: list(labels) for name, labels in source.regions.items()}
+    return [source.kind, list(source.classes), regions, meaning, found]

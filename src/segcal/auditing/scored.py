@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segcal.audit.temperatures import Parameters, calibrated
+from segcal.auditing.temperatures import Parameters, calibrated
 from segcal.calibrators.curves import Curves
 from segcal.metrics import Bands, Reliability
 from segcal.predictors.maps import Checks, Map, checked
@@ -23,6 +25,9 @@ from segcal.scoring.confidence import statistics_of_confidence
 from segcal.scoring.kept import Kept, curves_of, gather, of_region, statistics_of
 from segcal.scoring.volumes import volume_rows
 from segcal.types import IGNORE, UserError
+
+CROPPED = ("nnunet", "segcal")
+"""Formats whose maps are exactly 0 and 1 where the network did not look."""
 
 Fits = Mapping[str, Sequence[Parameters]]  # by calibrator: one fit for each problem
 Labels = NDArray[np.int16]
@@ -53,32 +58,34 @@ def first_pass(source: Source, case: SourceCase, *, resample: bool = False) -> t
     label = _reference(data, case)
     if source.kind == "confidence":
         return _of_confidence(source, case, data, label)
+    if not (label != IGNORE).any():
+        raise UserError(f"{case.id}: its reference holds no voxel that counts; leave it out")
     kept = list(problems(source, case, data, label))
     parts = [statistics_of(each, each.stored) for each in kept]
     total = joined(parts) if source.kind == "regions" else parts[0]
     rows = _overlap(source, case, kept, label, data.spacing)
     rows += _calibration(source, case, total, data.spacing)
-    unseen = [float(each.unseen.double().mean()) for each in kept]
     facts = Facts(
         tuple(curves_of(each) for each in kept),
         _digest(label, data),
         _differing(source, data, kept),
-        min(unseen),
+        min(each.unseen_share for each in kept),
         max(each.weight for each in kept),
     )
     return Scored(rows, total), facts
 
 
-def with_classes(source: Source) -> Source:
+def with_classes(source: Source, *, resample: bool = False) -> Source:
     """A source whose classes are known; those of confidence maps may stand in label maps alone."""
     if source.classes:
         return source
     largest = 1
     for case in source.cases:
-        data = read_case(source, case)
-        for labels in (data.label, data.segmentation):
-            if labels is not None:
-                largest = max(largest, int(labels.max()))
+        with suppress(UserError):  # the first pass says it
+            data = read_case(source, case, resample=resample)
+            for labels in (data.label, data.segmentation):
+                if labels is not None:
+                    largest = max(largest, int(labels.max()))
     return replace(source, classes=tuple(f"label {k}" for k in range(1, largest + 1)))
 
 
@@ -134,18 +141,21 @@ def _reference(data: CaseData, case: SourceCase) -> Labels:
 def problems(source: Source, case: SourceCase, data: CaseData, label: Labels) -> Iterator[Kept]:
     """The kept voxels of a case; of regions, those of each region, a problem of two classes."""
     checks = Checks(case.id, source.kind, step=data.maps.step)
-    maps = checked(data.maps, checks)
+    maps, step = checked(data.maps, checks), data.maps.step
+    options: dict[str, Any] = {"cropped": source.format in CROPPED and not step}
+    if step:  # a stored 0 is anything below half a step
+        options["floor"] = math.log(step / 2)
     if source.kind == "regions":
         for probs, members in zip(maps, source.regions.values(), strict=True):
             inside = np.isin(label, members).astype(np.int16)
             inside[label == IGNORE] = IGNORE
-            yield of_region(probs, inside, data.spacing)
+            yield of_region(probs, inside, data.spacing, **options)
     elif source.kind == "logits":
         total = _log_sum(data.maps.classes())
         parts = (values - total for values in maps)
         yield gather(parts, label, data.spacing, source.n_maps, logs=True)
     else:
-        yield gather(maps, label, data.spacing, source.n_maps, logs=False)
+        yield gather(maps, label, data.spacing, source.n_maps, logs=False, **options)
 
 
 def _log_sum(maps: Iterator[Map]) -> Map:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.audit.temperatures import Parameters, sharpness_by_ring
+from segcal.auditing.temperatures import Parameters, sharpness_by_ring
 from segcal.calibrators.fitting import FLOOR
 from segcal.calibrators.regions import rings
 from segcal.predictors.maps import Checks, Map, Maps, checked

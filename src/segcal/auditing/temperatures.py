@@ -26,6 +26,7 @@ def calibrated(kept: Kept, values: Parameters) -> Callable[[slice], Tensor]:
 
     def apply(part: slice) -> Tensor:
         scale = of_rings[kept.ring[part].long()]
+        scale = torch.where(kept.certain[part], 1.0, scale)  # as in maps that are written
         return (kept.log_probs[:, part] * scale).log_softmax(0)
 
     return apply

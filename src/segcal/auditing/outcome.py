@@ -28,6 +28,7 @@ def _content(root: Path, results: Results, found: Judged) -> dict[str, Any]:
     info = read_run(root)
     facts = info["audit"]
     fits = read_fits(root)
+    regions = info["data"]["classes"] if facts["kind"] == "regions" else []
     return {
         "verdict": found.verdict,
         "sentences": list(found.sentences),
@@ -39,6 +40,7 @@ def _content(root: Path, results: Results, found: Judged) -> dict[str, Any]:
         "classes": info["data"]["classes"],
         "confidence": found.numbers,
         "temperature": _temperature(fits),
+        "temperatures": {name: _temperature(fits, f"ts_{i}") for i, name in enumerate(regions)},
         "calibrator": found.calibrator,
         "scores": _scores(results),
         "volume_ratio": found.volume_ratio,
@@ -48,8 +50,8 @@ def _content(root: Path, results: Results, found: Judged) -> dict[str, Any]:
     }
 
 
-def _temperature(fits: dict[str, dict[str, Any]]) -> dict[str, float | None]:
-    fit = fits.get("ts")
+def _temperature(fits: dict[str, dict[str, Any]], name: str = "ts") -> dict[str, float | None]:
+    fit = fits.get(name)
     if fit is None:
         return {"value": None, "low": None, "high": None}
     low, high = fit.get("interval") or (None, None)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from segcal import calibrators
-from segcal.audit.crossfit import CALIBRATORS
-from segcal.audit.map_files import write_case, write_confidence
-from segcal.audit.temperatures import Parameters
-from segcal.audit.written import fit_path
+from segcal.auditing.crossfit import CALIBRATORS
+from segcal.auditing.map_files import write_case, write_confidence
+from segcal.auditing.temperatures import Parameters
+from segcal.auditing.written import fit_path
 from segcal.folders import read_json, read_run, replacing, whole_or_not
 from segcal.folders.audits import (
     CALIBRATED,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.audit.dense import calibrated_maps, confidences
-from segcal.audit.temperatures import Parameters
+from segcal.auditing.dense import calibrated_maps, confidences
+from segcal.auditing.temperatures import Parameters
 from segcal.data.images import Grid, from_array
 from segcal.folders import replacing, write_image
 from segcal.predictors.reading import open_maps, read_case

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from segcal.audit.scored import Facts, Scored
+from segcal.auditing.scored import Facts, Scored
 from segcal.calibrators.curves import Curves
 from segcal.folders import replacing
 from segcal.metrics import SETS, Bands, Reliability
