@@ -25,7 +25,7 @@ from segcal import calibrators
 from segcal.auditing import audit as audit_with_report
 from segcal.auditing import making, work
 from segcal.auditing.crossfit import Table, out_of_fold
-from segcal.auditing.scored import first_pass
+from segcal.auditing.scored import first_pass, second_pass
 from segcal.calibrators.curves import curves
 from segcal.calibrators.regions import RINGS
 from segcal.cli import app
@@ -138,9 +138,11 @@ def test_regions_are_problems_of_two_classes(tmp_path):
     assert found.about["kind"] == "regions"
     assert found.about["classes"] == ["whole", "core"]
     assert found.verdict == "overconfident"
-    for i in range(2):
+    for i, name in enumerate(("whole", "core")):
         fit = calibrators.load(found.root / "calibrators" / f"ts_{i}")
         assert float(fit.parameters["temperature"]) == pytest.approx(1.6, rel=0.1)
+        assert found.about["temperatures"][name]["value"] == pytest.approx(1.6, rel=0.1)
+    assert "Temperature of each region: whole 1." in found.text
     scores = found.about["scores"]
     assert scores["ts"]["all"]["misplaced"] < scores["before"]["all"]["misplaced"]
 
@@ -300,3 +302,59 @@ def test_calibrated_maps_of_the_cases_are_written(tmp_path):
     assert written["probabilities"].max(0).mean() < stored.max(0).mean() - 0.01  # less sure
     assert (written["probabilities"].argmax(0) == stored.argmax(0)).all()
     assert list((found.root / "confidence").glob("case_000*"))
+
+
+def test_python_calls_it_twice(sharp):
+    """Importing the package must not take the name of the function."""
+    model, found = sharp
+    segcal.open_audit(found.root)
+    for _ in range(2):
+        assert segcal.audit(model, out=found.root).verdict == found.verdict
+
+
+def test_no_folder_of_others_is_replaced(tmp_path):
+    cases = made_cases(2, shape=SHAPE)
+    folder = write_arrays(tmp_path / "probs", cases)
+    labels = write_labels(tmp_path / "labels", cases)
+    for target in (labels, folder, tmp_path):
+        with pytest.raises(UserError, match="holds what is audited|is no audit"):
+            audit(folder, labels, out=target, again=True)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="exists and is no audit"):
+        audit(folder, labels, out=tmp_path / "other", again=True)
+    assert len(list(labels.iterdir())) == len(list(folder.iterdir())) == 2
+
+
+def test_references_without_foreground_are_refused(tmp_path):
+    cases = made_cases(2, shape=SHAPE)
+    folder = write_arrays(tmp_path / "probs", cases)
+    for case in cases:
+        write_image(tmp_path / "labels" / f"{case.id}.nii.gz", np.zeros_like(case.label))
+    with pytest.raises(UserError, match="no reference holds any foreground"):
+        audit(folder, tmp_path / "labels", out=tmp_path / "audit")
+    assert not (tmp_path / "audit").exists()
+
+
+def test_a_failure_after_the_fits_stops_and_goes_on(sharp, tmp_path, monkeypatch):
+    model, found = sharp
+
+    def failing(source, case, fits, **options):
+        if case.id == "case_005":
+            raise UserError("a disk failed")
+        return second_pass(source, case, fits, **options)
+
+    monkeypatch.setattr(work, "second_pass", failing)
+    with pytest.raises(UserError, match="a disk failed"):
+        audit(model, out=tmp_path / "audit", keep_going=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(work, "first_pass", lambda *a, **k: pytest.fail("done before"))
+    again = audit(model, out=tmp_path / "audit", keep_going=True)
+    assert again.about["scores"] == found.about["scores"]
+
+
+def test_a_softmax_is_not_taken_for_regions(tmp_path):
+    cases = made_cases(2, shape=SHAPE)
+    folder = write_arrays(tmp_path / "probs", cases)
+    labels = write_labels(tmp_path / "labels", cases)
+    with pytest.raises(UserError, match="a softmax and no regions"):
+        audit(folder, labels, out=tmp_path / "audit", kind="regions")

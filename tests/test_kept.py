@@ -95,7 +95,7 @@ def test_curves_are_those_of_the_dense_maps():
 
 def test_voxels_outside_of_the_crop_count_in_scores_and_in_no_fit():
     probs, label = case_of(margin=1)
-    kept = kept_of(probs, label)
+    kept = gather(iter(probs), label, SPACING, len(probs), logs=False, cropped=True)
     outside = (probs[0] == 1) & (probs[1:] == 0).all(0)
     assert int(kept.unseen.sum()) == outside.sum() > 0
     assert int(statistics_of(kept, kept.stored).sets["all"].n_voxels) == label.size

@@ -86,10 +86,10 @@ class Audit:
             return {}
         if self.about["kind"] != "regions":
             return {"all": load(calibrator_path(self.root, name))}
-        regions = self.about["classes"]
-        return {
-            region: load(fit_path(self.root, name, region=i)) for i, region in enumerate(regions)
-        }
+        fits = {}
+        for i, region in enumerate(self.about["classes"]):
+            fits[region] = load(fit_path(self.root, name, region=i))
+        return fits
 
     def figure(self) -> Figure:
         """Reliability near predicted foreground."""
