@@ -15,7 +15,7 @@ _UNINSTALL = "Remove that file."
 _PLACE = "The environment, checkout or package folder of nnU-Net; else the importable one."
 
 
-@app.command(epilog='Example: export nnUNet_extTrainer="$(segcal nnunet)"')
+@app.command(epilog="Example: segcal nnunet --install --nnunet path/to/environment")
 def nnunet(
     install: Annotated[bool, Option("--install", help=_INSTALL)] = False,
     uninstall: Annotated[bool, Option("--uninstall", help=_UNINSTALL)] = False,
@@ -23,6 +23,7 @@ def nnunet(
 ) -> None:
     """Print the folder of segcal's nnU-Net trainers, for the variable nnUNet_extTrainer.
 
+    For a shell: `export nnUNet_extTrainer="$(segcal nnunet)"`.
     The trainers keep nnU-Net's own loss and add the margin term: `nnUNetv2_train 4 2d 0 -tr
     nnUNetTrainerMbLS_m8`, also `_m5` and `_m10`; `nnUNetTrainerCEMbLS_m8` and so on leave Dice out.
     nnU-Net reads the variable from version 2.8 on, in training and in prediction. If torchvision
