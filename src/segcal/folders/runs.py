@@ -305,7 +305,8 @@ def sweep_run(root: Path) -> None:
     sweep(root, held=True)
     for path in (root / CALIBRATORS).rglob(".*.partial"):
         path.unlink(missing_ok=True)
-    shutil.rmtree(logits_folder(root), ignore_errors=True)
+    if logits_folder(root).exists():
+        shutil.rmtree(logits_folder(root))
 
 
 def logits_folder(root: Path) -> Path:
