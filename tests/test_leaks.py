@@ -55,7 +55,7 @@ def test_identical_images_can_be_kept_or_left_out(root, tmp_path):
     assert not list(left.root.glob("phantom_001*"))
     again = prepare("mine", root, tmp_path / "b", split_file=path, duplicates="drop")
     assert not again.fresh
-    with pytest.raises(UserError, match="was prepared with another duplicates"):
+    with pytest.raises(UserError, match='duplicates is "drop" in .* and "allow" here'):
         prepare("mine", root, tmp_path / "b", split_file=path, duplicates="allow")
     with pytest.raises(UserError, match="unknown duplicates 'keep'"):
         prepare("mine", root, tmp_path / "c", duplicates="keep")

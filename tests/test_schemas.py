@@ -9,7 +9,7 @@ from synthetic_runs import write_run
 from segcal.data.prepare import prepare
 from segcal.folders import check_name, check_text, open_cases, path_of, read_bins, read_run
 from segcal.folders.names import LONGEST, one_name
-from segcal.folders.result_schemas import CellsFile
+from segcal.folders.result_schemas import CellsFile, SummaryFile
 from segcal.folders.schemas import fault_of
 from segcal.types import UserError
 
@@ -149,3 +149,16 @@ def test_bins_and_cells_of_other_content(tmp_path):
         read_bins(folder)
     assert fault_of(CellsFile, {"cells": {"a": {"status": "failed"}}}) is None
     assert "plain folder name" in fault_of(CellsFile, {"cells": {"../a": {"status": "failed"}}})
+
+
+@pytest.mark.parametrize("unit", ["ml", "pixels"])
+def test_a_summary_has_its_sizes(unit):
+    sizes = {unit: 1.0, f"expected_{unit}": 1, f"spread_{unit}": 0.5}
+    whole = {"classes": {"a": sizes}, f"voxel_{unit}": 1, f"image_{unit}": 2.0, "unit": unit}
+    whole |= {"mean_confidence": None, "unsure_share": 0.1}
+    assert fault_of(SummaryFile, whole) is None
+    for name in sizes:
+        part = {key: value for key, value in sizes.items() if key != name}
+        assert "it lacks" in fault_of(SummaryFile, whole | {"classes": {"a": part}})
+    for name in (f"voxel_{unit}", f"image_{unit}"):
+        assert f"it lacks {name}" in fault_of(SummaryFile, whole | {name: "x"})

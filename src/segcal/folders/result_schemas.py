@@ -11,6 +11,7 @@ from segcal.folders.schemas import Record, named
 
 CellName = Annotated[str, named(check_name, "cell")]
 Number = float | bool
+OF_CLASS = ("own", "expected", "spread")  # sizes in the summary of a prediction
 Sums = list[Number] | list[list[Number]]
 
 
@@ -105,19 +106,21 @@ class FitFile(Record):
     warnings: list[str] = Field(default_factory=list)
 
 
-class SummaryClass(Record):
-    """The volumes of a class."""
-
-    ml: float
-    expected_ml: float
-    spread_ml: float
-
-
 class SummaryFile(Record):
-    """The summary of a prediction."""
+    """The summary of a prediction; its sizes are in `unit`, such as ml or pixels."""
 
-    classes: dict[str, SummaryClass]
-    voxel_ml: float
-    image_ml: float
+    unit: str = "ml"
+    classes: dict[str, dict[str, Any]]
     mean_confidence: float | None
     unsure_share: float | None
+
+    @model_validator(mode="after")
+    def _has_sizes(self) -> SummaryFile:
+        sizes = [(self.model_extra or {}, ("voxel", "image"))]
+        for values in self.classes.values():
+            sizes.append((values | {f"own_{self.unit}": values.get(self.unit)}, OF_CLASS))
+        for values, names in sizes:
+            for name in names:
+                if not isinstance(values.get(f"{name}_{self.unit}"), (int, float)):
+                    raise ValueError(f"it lacks {name}_{self.unit}")
+        return self
