@@ -15,7 +15,7 @@ demo: .venv/base  ## install, then the main job on built-in data: seven methods 
 
 test: .venv/dev  ## install what is missing and run every test
 	@echo "== tests =="
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	PYTHONUTF8=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-nnunet: .venv/dev .venv-nnunet/made  ## the same for the real nnU-Net, in an environment of its own (minutes)
 	@echo "== tests with nnU-Net =="

@@ -461,7 +461,7 @@ def test_the_phantom_needs_no_folder(tmp_path):
     assert len(done.cases.ids) == 6
     assert done.cases.classes == ("body", "core", "satellite")
     assert not prepare("phantom", to=tmp_path, n_cases=6, shape=(5, 32, 32)).fresh
-    with pytest.raises(UserError, match="another phantom"):
+    with pytest.raises(UserError, match="phantom.n_cases is 6 in .* and 7 here"):
         prepare("phantom", to=tmp_path, n_cases=7, shape=(5, 32, 32))
 
 

@@ -222,13 +222,15 @@ def test_one_map_of_the_only_class(tmp_path):
 def test_what_segcal_predict_writes_has_these_names(tmp_path):
     from pathlib import Path
 
+    from segcal.data.inputs import Input
     from segcal.predicting import _files
 
     root = write_segcal(tmp_path / "probs", CASES, classes=("left-side", "right-side"))
     written = {path.name for path in root.iterdir() if path.name.endswith(".nii.gz")}
     real = set()
     for case in CASES:
-        real |= {path.name for path in _files(Path(), case.id, ["left side", "right side"], True)}
+        given = Input(case.id, (Path("image.nii.gz"),))
+        real |= {path.name for path in _files(Path(), given, ["left side", "right side"], True)}
     assert written == real
     write_json(root / "case_000_summary.json", {"classes": {"left side": {}, "right side": {}}})
     assert open_source(root).classes == ("left side", "right side")

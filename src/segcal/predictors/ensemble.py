@@ -146,7 +146,7 @@ def make_ensemble(
         info |= made | {"data": infos[0]["data"], "versions": versions()}
         _clear(out)
         write_run(out, info)
-    return info
+    return read_run(out)
 
 
 def _member_info(folder: Path, calibrator: str, weights: str) -> dict[str, Any]:
