@@ -116,7 +116,9 @@ class SummaryFile(Record):
 
     @model_validator(mode="after")
     def _has_sizes(self) -> SummaryFile:
-        sizes = [(self.model_extra or {}, ("voxel", "image"))]
+        sizes: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+            (self.model_extra or {}, ("voxel", "image"))
+        ]
         for values in self.classes.values():
             sizes.append((values | {f"own_{self.unit}": values.get(self.unit)}, OF_CLASS))
         for values, names in sizes:
