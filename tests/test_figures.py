@@ -195,6 +195,8 @@ def every_figure(keys, classes, bins):
         figures.dice_vs_calibration(cases(keys, 0.8), cases(keys, 0.05, seed=1), named),
     )
     yield "reliability", figures.reliability({k: b["top"] for k, b in mine.items()}, named)
+    first = mine[next(iter(keys))]["top"]
+    yield "calibrated", figures.before_and_after(first, first, name="TS2")
     yield "reliability_per_class", figures.reliability_per_class(per_class, named, classes)
     yield "distance", figures.distance(bands_of(keys, n + 1), named, classes)
     yield "risk_coverage", figures.risk_coverage({k: b["fine"] for k, b in mine.items()}, named)

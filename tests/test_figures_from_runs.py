@@ -44,6 +44,7 @@ KEYS = {
     "sensitivity",
     "qualitative",
     "reliability",
+    "calibrated",
     "reliability_per_class",
     "dice_vs_calibration",
     "risk_coverage",
@@ -122,8 +123,8 @@ def test_the_table_is_complete():
 def test_every_row_draws_a_study(results, monkeypatch):
     for key, row in FIGURES.items():
         figure = row.draw(results, "made")
-        if key == "qualitative":
-            assert figure is None  # no weights there
+        if key in ("qualitative", "calibrated"):
+            assert figure is None  # no weights there, and no fits
         else:
             check_layout(figure, monkeypatch)
 
@@ -269,7 +270,7 @@ def test_one_run_with_one_case_without_fine_bins(tmp_path, monkeypatch):
     write_json(folder / "bins.json", bins)
     results = read_results([tmp_path])
     drawn = {key: row.draw(results, "made") for key, row in FIGURES.items()}
-    nothing = {"rank_heatmap", "robustness", "sensitivity", "qualitative"}
+    nothing = {"rank_heatmap", "robustness", "sensitivity", "qualitative", "calibrated"}
     assert {key for key, figure in drawn.items() if figure is None} == nothing
     for figure in drawn.values():
         if figure is not None:
@@ -316,7 +317,7 @@ def test_methods_and_networks_of_other_tools_are_drawn(results):
     scores = results.scores.replace({"contender": keys})
     others = replace(results, scores=scores, contenders=tuple(contenders))
     drawn = {key for key, row in FIGURES.items() if row.draw(others, "made") is not None}
-    assert drawn == KEYS - {"qualitative"}
+    assert drawn == KEYS - {"qualitative", "calibrated"}
     assert "theirs" in all_text(FIGURES["dice_vs_calibration"].draw(others, "made"))
 
 
@@ -442,7 +443,7 @@ def test_the_verb(networks, tmp_path):
     rows = {row["figure"]: row for row in json.loads(done.stdout)}
     assert set(rows) == KEYS
     drawn = {key for key, row in rows.items() if row["file"]}
-    assert KEYS - drawn == {"robustness", "sensitivity"}
+    assert KEYS - drawn == {"robustness", "sensitivity", "calibrated"}
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         f"{cases.name}-{key}.svg" for key in drawn
     )
