@@ -611,7 +611,8 @@ ENDS = {
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_what_the_machine_lacks_is_said_in_one_sentence(kind, monkeypatch, capsys):
+def test_what_the_machine_lacks_is_said_in_one_sentence(kind, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where tracebacks go
     monkeypatch.setattr(command_line, "app", lambda: exec(ENDS[kind]))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as end:
