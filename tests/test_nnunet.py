@@ -89,6 +89,23 @@ def test_mistakes_are_one_sentence(options, message):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("typer", "segcal: its commands need typer; pip install typer"),
+        ("monai", "segcal: monai is not in this environment; install segcal with all that it"),
+    ],
+)
+def test_an_environment_with_the_trainers_alone(missing, message, tmp_path):
+    """After `pip install --no-deps`."""
+    code = f"import sys; sys.modules[{missing!r}] = None; from segcal.cli import main; main()"
+    command = [sys.executable, "-c", code, "audit", tmp_path, "--out", tmp_path / "audit"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_what_keeps_nnunet_from_the_folder_is_said(environment, monkeypatch):
     package = package_in(environment)
     monkeypatch.setattr(nnunet, "nnunet_folder", lambda: package)
