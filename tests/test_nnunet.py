@@ -63,6 +63,15 @@ def test_install_and_uninstall_leave_nothing_behind(environment, below):
     assert (nothing.returncode, nothing.stdout) == (0, "there was nothing to remove\n")
 
 
+def test_an_environment_without_segcal_is_told_of(environment):
+    """Its nnU-Net would find no trainer in the file."""
+    done = run("segcal", "nnunet", "--install", "--nnunet", environment)
+    assert done.returncode == 0
+    assert "note: that environment has no segcal; install it there too" in done.stderr
+    (package_in(environment).parent / "segcal-0.1.0.dist-info").mkdir()
+    assert run("segcal", "nnunet", "--install", "--nnunet", environment).stderr == ""
+
+
 def test_a_file_of_someone_else_is_left_alone(environment):
     theirs = package_in(environment) / TRAINERS / nnunet.FILE
     theirs.write_text("mine = 1\n")
