@@ -230,6 +230,15 @@ def write_volumes(folder, cases, *, ending=".nii.gz", vector=False):
     return folder
 
 
+def write_monai(folder, cases, *, postfix="trans"):
+    """What MONAI's `SaveImaged` writes: a folder per case, with a 4D image."""
+    for case in cases:
+        (folder / case.id).mkdir(parents=True)
+        image = image_of(case.probs)
+        sitk.WriteImage(image, str(folder / case.id / f"{case.id}_{postfix}.nii.gz"))
+    return folder
+
+
 def write_class_maps(folder, cases, *, words=("1", "2"), background=False):
     """`<case>_<class>.nii.gz`, a 3D image per foreground class."""
     for case in cases:

@@ -25,6 +25,7 @@ from made_predictions import (
     write_image,
     write_json,
     write_labels,
+    write_monai,
     write_nnunet,
     write_npz,
     write_segcal,
@@ -138,6 +139,7 @@ WRITERS = {
         lambda folder, cases: write_volumes(folder, cases, ending=".mha", vector=True),
         True,
     ),
+    "4D NIfTI in folders": (write_monai, True),
     "class maps": (write_class_maps, False),
     "class maps with background": (
         lambda folder, cases: write_class_maps(folder, cases, background=True),
@@ -163,7 +165,18 @@ def test_every_format_comes_out_as_it_went_in(tmp_path, write, background):
         np.testing.assert_allclose(probs, dense, atol=1e-5 if background is False else 1e-6)
         np.testing.assert_array_equal(probs.argmax(0), stored.argmax(0))
         for path in case.files:
-            _same_image(path, tmp_path / "out" / path.name)
+            _same_image(path, tmp_path / "out" / path.relative_to(new))
+
+
+def test_other_files_beside_maps_in_folders_are_copied(tmp_path):
+    (case,) = made_cases(1)
+    new = write_monai(tmp_path / "new", [case])
+    (new / "dataset.json").write_text(json.dumps(dataset_json()))
+    write_image(new / case.id / f"{case.id}_seg.nii.gz", case.label)
+    apply(made_audit(tmp_path / "audit"), new, out=tmp_path / "out")
+    for path in (new / "dataset.json", new / case.id / f"{case.id}_seg.nii.gz"):
+        assert (tmp_path / "out" / path.relative_to(new)).read_bytes() == path.read_bytes()
+    assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == 4
 
 
 def _same_image(old, new):

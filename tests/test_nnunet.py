@@ -63,6 +63,15 @@ def test_install_and_uninstall_leave_nothing_behind(environment, below):
     assert (nothing.returncode, nothing.stdout) == (0, "there was nothing to remove\n")
 
 
+def test_an_environment_without_segcal_is_told_of(environment):
+    """Its nnU-Net would find no trainer in the file."""
+    done = run("segcal", "nnunet", "--install", "--nnunet", environment)
+    assert done.returncode == 0
+    assert "note: that environment has no segcal; install it there too" in done.stderr
+    (package_in(environment).parent / "segcal-0.1.0.dist-info").mkdir()
+    assert run("segcal", "nnunet", "--install", "--nnunet", environment).stderr == ""
+
+
 def test_a_file_of_someone_else_is_left_alone(environment):
     theirs = package_in(environment) / TRAINERS / nnunet.FILE
     theirs.write_text("mine = 1\n")
@@ -86,6 +95,23 @@ def test_mistakes_are_one_sentence(options, message):
     done = run("segcal", "nnunet", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("typer", "segcal: its commands need typer; pip install typer"),
+        ("monai", "segcal: monai is not in this environment; install segcal with all that it"),
+    ],
+)
+def test_an_environment_with_the_trainers_alone(missing, message, tmp_path):
+    """After `pip install --no-deps`."""
+    code = f"import sys; sys.modules[{missing!r}] = None; from segcal.cli import main; main()"
+    command = [sys.executable, "-c", code, "audit", tmp_path, "--out", tmp_path / "audit"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
     assert len(done.stderr.splitlines()) == 1
 
 

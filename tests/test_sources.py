@@ -20,6 +20,7 @@ from made_predictions import (
     write_image,
     write_json,
     write_labels,
+    write_monai,
     write_npz,
     write_segcal,
     write_volumes,
@@ -36,6 +37,8 @@ FORMATS = {
     "npy": lambda root: write_arrays(root, CASES, ending=".npy"),
     "volumes": lambda root: write_volumes(root, CASES),
     "volumes (vector)": lambda root: write_volumes(root, CASES, ending=".nrrd", vector=True),
+    "volumes (folders)": lambda root: write_monai(root, CASES),
+    "volumes (folders, named)": lambda root: write_monai(root, CASES, postfix="softmax_map"),
     "class maps": lambda root: write_class_maps(root, CASES),
     "class maps (background)": lambda root: write_class_maps(root, CASES, background=True),
     "segcal": lambda root: write_segcal(root, CASES),
@@ -298,6 +301,35 @@ def test_label_maps_only(tmp_path, labels):
         open_source(labels, labels=labels)
     with pytest.raises(UserError, match="holds label maps only"):
         open_source(labels)
+    for case in CASES:  # as MONAI's AsDiscreted and SaveImaged leave them
+        write_image(tmp_path / case.id / f"{case.id}_trans.nii.gz", case.label.astype(np.float32))
+    with pytest.raises(UserError, match="holds label maps only; .*MONAI: without AsDiscreted"):
+        open_source(tmp_path, labels=labels)
+
+
+def test_files_of_monai_in_one_folder(tmp_path, labels):
+    root = write_monai(tmp_path / "probs", CASES)
+    for path in root.glob("*/*"):
+        path.rename(root / path.name)
+    assert_all_read(open_source(root, labels=labels))
+    for path in labels.iterdir():  # a data set whose own names end so
+        path.rename(labels / path.name.replace(".nii.gz", "_trans.nii.gz"))
+    source = open_source(root, labels=labels)
+    assert [case.id for case in source.cases] == [f"{id}_trans" for id in sorted(BY_ID)]
+
+
+def test_folders_of_cases_hold_one_file_of_maps_each(tmp_path, labels):
+    root = write_monai(tmp_path / "probs", CASES)
+    id = CASES[0].id
+    write_image(root / id / f"{id}_seg.nii.gz", CASES[0].label)
+    write_image(root / id / "notes.nii.gz", CASES[0].label)
+    (root / ".hidden").mkdir()
+    source = open_source(root, labels=labels)
+    assert_all_read(source)
+    assert source.cases[0].segmentation == root / id / f"{id}_seg.nii.gz"
+    write_image(root / id / f"{id}_other.nii.gz", CASES[0].label)
+    with pytest.raises(UserError, match=f"{id}_other.*_trans.* would be one case; keep one"):
+        open_source(root, labels=labels)
 
 
 def test_folders_that_hold_nothing(tmp_path, labels):

@@ -12,10 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import SimpleITK as sitk
+import torch
 from made_predictions import made_cases, write_arrays, write_labels
 from test_documentation import examples
 
+from segcal import read_probs
 from segcal.data.layouts import write_layout
 
 ROOT = Path(__file__).parents[1]
@@ -54,13 +58,85 @@ def test_only_predictions(tmp_path):
         assert (tmp_path / name).is_file()
 
 
+IMAGES = "$sorted(glob.glob(@bundle_root + '/images/*'))"
+BUNDLE = {  # in the form of MONAI's model zoo
+    "imports": ["$import glob"],
+    "bundle_root": ".",
+    "network": {"_target_": "torch.nn.Conv3d", "in_channels": 1, "out_channels": 4}
+    | {"kernel_size": 1},
+    "preprocessing": {
+        "_target_": "Compose",
+        "transforms": [
+            {"_target_": "LoadImaged", "keys": "image"},
+            {"_target_": "EnsureChannelFirstd", "keys": "image"},
+            {"_target_": "Orientationd", "keys": "image", "axcodes": "RAS"},
+        ],
+    },
+    "dataset": {
+        "_target_": "Dataset",
+        "data": f"$[{{'image': path}} for path in {IMAGES[1:]}]",
+        "transform": "@preprocessing",
+    },
+    "postprocessing": {
+        "_target_": "Compose",
+        "transforms": [
+            {"_target_": "Activationsd", "keys": "pred", "softmax": True},
+            {"_target_": "Invertd", "keys": "pred", "orig_keys": "image"}
+            | {"transform": "@preprocessing", "nearest_interp": False},
+            {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+            {"_target_": "SaveImaged", "keys": "pred"} | {"output_dir": "$@bundle_root + '/eval'"},
+        ],
+    },
+    "evaluator": {
+        "_target_": "SupervisedEvaluator",
+        "device": "cpu",
+        "val_data_loader": {"_target_": "DataLoader", "dataset": "@dataset"},
+        "network": "@network",
+        "postprocessing": "@postprocessing",
+        "val_handlers": [
+            {
+                "_target_": "CheckpointLoader",
+                "load_path": "$@bundle_root + '/models/model.pt'",
+                "load_dict": {"network": "@network"},
+            }
+        ],
+    },
+    "run": ["$@evaluator.run()"],
+}
+
+
+def write_bundle(place):
+    """A bundle, its images and, beside it, their references; the grey value tells the class."""
+    for folder in ("bundle/configs", "bundle/models", "bundle/images", "labelsTr"):
+        (place / folder).mkdir(parents=True)
+    (place / "bundle/configs/inference.json").write_text(json.dumps(BUNDLE))
+    centres = torch.linspace(-1, 1, 4)
+    # -9 (x - c)^2 / 2, without x^2, which all classes share
+    weights = {"weight": (9 * centres).view(4, 1, 1, 1, 1), "bias": -4.5 * centres.square()}
+    torch.save({"network": weights}, place / "bundle/models/model.pt")
+    rng = np.random.default_rng(0)
+    for i in range(10):
+        labels = np.zeros((6, 18, 20), np.uint8)
+        for k in (1, 2, 3):
+            labels[k - 1 : 6, 3 * k : 16, 3 * k : 17] = k
+        image = centres.numpy()[labels] + 0.5 * rng.normal(size=labels.shape)
+        for folder, values in (("bundle/images", image.astype(np.float32)), ("labelsTr", labels)):
+            out = sitk.GetImageFromArray(values)
+            out.SetSpacing((0.7, 0.8, 2.0))
+            out.SetDirection((0, 1, 0, -1, 0, 0, 0, 0, 1))  # so that there is something to invert
+            sitk.WriteImage(out, str(place / folder / f"case{i}.nii.gz"))
+    return place / "bundle"
+
+
 def test_monai_and_lightning(tmp_path):
+    bundle = write_bundle(tmp_path)
     told = follow(
         "monai.md",
         tmp_path,
         **{
             "monai/train.py": "monai/train.py --epochs 2 --cases 8",
             "lightning/train.py": "lightning/train.py --epochs 1",
+            "bundle/eval-new": "bundle/eval --calibrator ts",
         },
     )
     scores = {}
@@ -76,6 +152,19 @@ def test_monai_and_lightning(tmp_path):
     for key in ("misplaced", "nll", "volume_ratio"):
         found = audited["scores"]["before"]["all"][key]
         assert found == pytest.approx(scores["test"][key], abs=2e-3)
+
+    # The bundle's own folders were read, in their place, and written again.
+    facts = json.loads((tmp_path / "audits" / "bundle" / "audit.json").read_text())
+    assert (facts["kind"], facts["n_cases"]) == ("softmax", 10)
+    case = "case3/case3_trans.nii.gz"
+    stored, calibrated = (
+        read_probs(bundle / "eval" / case),
+        read_probs(tmp_path / "calibrated" / case),
+    )
+    truth = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "labelsTr" / "case3.nii.gz")))
+    assert (stored.argmax(0) == truth).mean() > 0.6
+    assert (calibrated.argmax(0) == stored.argmax(0)).all()
+    assert abs(calibrated - stored).max() > 0.001
 
     # Two processes take the same cases in the same steps as one: gradients are means, scores add.
     two = json.loads(re.findall(r'^\{".*\}$', told, re.M)[-1])

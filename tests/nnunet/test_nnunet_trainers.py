@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -130,6 +131,23 @@ def test_each_class_has_the_margin_that_it_is_named_after():
         assert trainer.dice == ("CE" not in name)
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "nnunet.md"
+
+
+def test_a_class_of_ones_own_as_the_page_shows_it(home, make, tmp_path):
+    (code,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    (tmp_path / "my_trainers.py").write_text(code)
+    folders = os.pathsep.join([str(nnunet.FOLDER), str(tmp_path)])
+    (name,) = re.findall(r"class (\w+)", code)
+    assert find(home, name, nnUNet_extTrainer=folders) == "found []"
+    written = {"__name__": "my_trainers"}
+    exec(code, written)
+    trainer = make(written[name], 4)
+    trainer.initialize()
+    assert trainer.num_epochs == trainer.lr_scheduler.max_steps == 250
+    assert trainer.loss.loss.margin == 6
+
+
 # The example
 # ------------------------------------------------------------------------------
 
@@ -145,3 +163,13 @@ def test_the_comparisons_trainers_are_found(home):
     for trainer in trainers:
         assert told.count(f"-tr {trainer} -p nnUNetPlansBrief --npz") == 2
         assert f"audits/{trainer}" in told
+
+
+def test_the_audit_in_minutes_names_its_steps(home):
+    script = EXAMPLE.with_name("audit_nnunet") / "run.py"
+    places = [home.root, "--nnunet", Path(sys.executable).parents[1], "--out", home.root / "work"]
+    told = home.run("python", script, *places, "--dry-run").stdout
+    folders = os.pathsep.join([str(nnunet.FOLDER), str(EXAMPLE / "trainers")])
+    assert find(home, "nnUNetTrainerShort", nnUNet_extTrainer=folders) == "found []"
+    assert told.count("-tr nnUNetTrainerShort -p nnUNetPlansBrief --npz") == 2
+    assert "segcal audit" in told

@@ -68,7 +68,7 @@ def apply(
     what = {"audit": root.resolve().name, "id": info["id"], "calibrator": name}
     what |= {"fold": fold, "fits": [dict(values) for values in fits]}
     notes = _notes(info, source, fold)
-    stats = [(path.name, path.stat()) for path in _in(folder)]
+    stats = [(str(source.place(path)), path.stat()) for path in _files(source)]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
     with whole_or_not(target, [what, files]) as partial:
         for i, case in enumerate(source.cases, start=1):
@@ -261,9 +261,10 @@ def _differences(info: Mapping[str, Any], source: Source) -> list[str]:
     return notes
 
 
-def _in(folder: Path) -> list[Path]:
-    """The files of a folder that are not hidden."""
-    files = sorted(folder.iterdir())
+def _files(source: Source) -> list[Path]:
+    """The files beside the maps, and the maps; none that is hidden."""
+    folders = {source.root} | {path.parent for case in source.cases for path in case.files}
+    files = sorted(path for folder in folders for path in folder.iterdir())
     return [path for path in files if path.is_file() and not path.name.startswith(".")]
 
 
@@ -273,7 +274,7 @@ def _copy_others(source: Source, target: Path) -> None:
     if source.format == "segcal":
         for case in source.cases:
             maps |= {f"{case.id}_confidence.nii.gz", f"{case.id}_summary.json"}
-    for path in _in(source.root):
+    for path in _files(source):
         if path.name not in maps:
-            with replacing(target / path.name) as partial:
+            with replacing(target / source.place(path)) as partial:
                 shutil.copyfile(path, partial)

@@ -20,7 +20,8 @@ from segcal.predictors.writing import type_to_write, write_like
 
 def write_case(source: Source, case: SourceCase, fits: Sequence[Parameters], folder: Path) -> None:
     """Write the calibrated maps of a case as its files are; those that are there are kept."""
-    if all((folder / path.name).is_file() for path in case.files):
+    targets = [folder / source.place(path) for path in case.files]
+    if all(target.is_file() for target in targets):
         return
     stored = [open_maps(path) for path in case.files]
     type_ = min((type_to_write(path) for path in case.files), key=lambda dtype: dtype.itemsize)
@@ -30,8 +31,9 @@ def write_case(source: Source, case: SourceCase, fits: Sequence[Parameters], fol
     new = maps.classes()
     if rest:
         next(new)  # background has no file
-    for path, each in zip(case.files, stored, strict=True):
-        with replacing(folder / path.name) as partial:
+    for path, target, each in zip(case.files, targets, stored, strict=True):
+        target.parent.mkdir(exist_ok=True)
+        with replacing(target) as partial:
             write_like(path, partial, each, islice(new, each.shape[0]))
     next(new, None)  # what is checked at the end
 

@@ -79,6 +79,12 @@ def main() -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "; make room, then run the same command again" if full else ""
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "segcal").partition(".")[0]
+        if package == "segcal":
+            _report_bug(error)
+        remedy = "install segcal with all that it needs, without --no-deps, if need be in an"
+        _fail(f"{package} is not in this environment; {remedy} environment of its own")
     except Exception as error:
         # Torch has a class for it only on a GPU; the words are the same everywhere.
         no_memory = isinstance(error, RuntimeError) and any(w in str(error) for w in NO_MEMORY)

@@ -34,7 +34,10 @@ def nnunet(
     if install and uninstall:
         raise UserError("--install and --uninstall exclude each other; choose one")
     if install:
-        print(trainers.install(place))
+        file = trainers.install(place)
+        print(file)
+        if trainers.lacks_segcal(file):
+            note("that environment has no segcal; install it there too (pip install --no-deps)")
     elif uninstall:
         print(trainers.uninstall(place) or "there was nothing to remove")
     elif place is not None:

@@ -156,6 +156,7 @@ def _plain(
     source = Source(
         root, held.format, said, root.resolve().name, root.resolve().name, "", (), {}, (),
         facts.ignore_label if facts else None, kept, (), left_out.why, reader_of(root),
+        held.in_folders,
     )  # fmt: skip
     return _named(source, held, facts, said_by_user=kind is not None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import SimpleITK as sitk
@@ -16,7 +16,9 @@ from segcal.predictors.source import by_stem, listed
 from segcal.predictors.volumes import open_volume
 from segcal.types import UserError
 
-EXPORT = "export the probabilities (nnU-Net: --npz or --save_probabilities)"
+EXPORT = (
+    "export the probabilities (nnU-Net: --npz or --save_probabilities; MONAI: without AsDiscreted)"
+)
 
 BACKGROUND = ("0", "background", "bg")
 
@@ -30,13 +32,16 @@ class Files:
     maps: Mapping[str, tuple[Path, ...]]
     segmentations: Mapping[str, Path]
     classes: tuple[str, ...] = ()  # where the files say so
+    in_folders: bool = False  # a folder per case
 
 
 def files_of(
     root: Path, references: Mapping[str, Path], kind: str | None, facts: Description | None
 ) -> Files:
     """The files of each case, in the first format that the folder has files of."""
-    images = by_stem(root)
+    images, in_folders = by_stem(root), False
+    if not images and (images := _in_case_folders(root)):
+        in_folders = True
     said = kind or ("regions" if facts is not None and facts.regions else "softmax")
     for ending in (".npz", ".npy"):
         if arrays := by_stem(root, (ending,)):
@@ -51,7 +56,27 @@ def files_of(
     if kind == "confidence" and found is None:
         names = "<case>_confidence and <case>_seg (or <case>)"
         raise UserError(f"{root} holds no confidence maps beside label maps, named {names}")
-    return found or _volumes(root, images, references, said, facts, explicit=kind is not None)
+    if found is None:
+        found = _volumes(root, images, references, said, facts, explicit=kind is not None)
+    return replace(found, in_folders=in_folders)
+
+
+def _in_case_folders(root: Path) -> dict[str, Path]:
+    """What MONAI's `SaveImage` writes, a folder per case: `<case>/<case>_<postfix>`, by case; a
+    label map, `<case>_seg`, keeps its postfix."""
+    held: dict[str, Path] = {}
+    for folder in sorted(root.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        for name, path in by_stem(folder).items():
+            if name != folder.name and not name.startswith(f"{folder.name}_"):
+                continue
+            id = name if name.endswith("_seg") else folder.name
+            if id in held:
+                both = f"{held[id].name} and {path.name}"
+                raise UserError(f"{folder} holds {both}, which would be one case; keep one of them")
+            held[id] = path
+    return held
 
 
 def _of_segcal(images: Mapping[str, Path]) -> Files | None:
@@ -122,7 +147,12 @@ def _volumes(
     n_maps = {name: open_volume(path).shape[0] for name, path in _some(images)}
     if max(n_maps.values()) == 1:
         return _class_maps(root, images, references, kind, facts, explicit=explicit)
-    maps = {name: (path,) for name, path in images.items() if not name.endswith("_seg")}
+    maps = {}
+    for name, path in images.items():
+        if not name.endswith("_seg"):
+            # MONAI's SaveImage adds this to the name of a case
+            id = name if name in references else name.removesuffix("_trans")
+            maps[id] = (path,)
     return Files("volumes", kind, maps, _beside(images, maps, ("_seg",)))
 
 
@@ -152,7 +182,7 @@ def _class_maps(
         else:
             parts[id][name[len(id) + 1 :]] = path
     known = bool(references) or facts is not None
-    if not explicit and not (parts and known) and _whole_numbers(next(iter(images.values()))):
+    if not explicit and not (parts and known) and _labels_alone(next(iter(images.values()))):
         raise UserError(f"{root} holds label maps only; {EXPORT}")
     if not parts:
         single = {id: (path,) for id, path in alone.items()}
@@ -224,8 +254,15 @@ def _place(word: str, facts: Description, names: Mapping[str, str]) -> int | Non
     return None if name is None else facts.classes.index(name) + 1
 
 
-def _whole_numbers(path: Path) -> bool:
+def _labels_alone(path: Path) -> bool:
+    """Whether an image holds labels: whole numbers by type, or by value, as MONAI writes them."""
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    return reader.GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64)
+    if reader.GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64):
+        return True
+    try:
+        values = next(open_volume(path).classes())
+    except UserError:
+        return False  # said later, or left out
+    return bool(values.max() > 1 and (values == values.round()).all())

@@ -47,6 +47,7 @@ class Source:
     notes: tuple[str, ...]  # sentences to print
     left_out: Mapping[str, str]  # case or file -> why
     reader: str = ""  # nnU-Net's image_reader_writer
+    in_folders: bool = False  # a folder per case, as MONAI writes
 
     @property
     def n_maps(self) -> int:
@@ -54,6 +55,10 @@ class Source:
         if self.kind == "confidence":
             return 1
         return len(self.regions) or len(self.classes) + 1
+
+    def place(self, path: Path) -> Path:
+        """Where a file belongs in a folder of the same form."""
+        return path.relative_to(self.root) if self.in_folders else Path(path.name)
 
     @property
     def labels(self) -> frozenset[int] | None:

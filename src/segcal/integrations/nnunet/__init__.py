@@ -66,12 +66,18 @@ def uninstall(place: Path | None = None) -> Path | None:
     return file
 
 
+def lacks_segcal(file: Path) -> bool:
+    """Whether the environment that an installed file is in is known to have no segcal."""
+    site = file.parents[3]  # site-packages/nnunetv2/training/nnUNetTrainer/FILE
+    return site.name == "site-packages" and not any(site.glob("segcal-*.dist-info"))
+
+
 def notes() -> list[str]:
     """What keeps the nnU-Net of this environment from finding the trainers, and the remedy."""
     folder = nnunet_folder()
     if folder is None:
-        remedy = "install segcal into that of nnU-Net too (pip install --no-deps), set it there"
-        return [f"nnU-Net is not in this environment; {remedy}"]
+        remedy = "install segcal into that of nnU-Net too (pip install --no-deps)"
+        return [f"nnU-Net is not in this environment; {remedy} and run this there"]
     found = []
     if VARIABLE not in (folder / "paths.py").read_text():
         found.append(f"this nnU-Net does not read {VARIABLE}; use segcal nnunet --install")
