@@ -111,12 +111,12 @@ def on_calibrator(findings: Findings, calibrator: str) -> str:
     return text if CALIBRATORS[calibrator].keeps_labels else f"{text} It may change the label map."
 
 
-def before_and_after(change: Change, metrics: Iterable[str]) -> str:
-    """Means before and after; beside the paper's ECE what a perfect network would have.
+def before_and_after(change: Change, decides: Iterable[str]) -> str:
+    """Means before and after of what decides, and of the paper's ECE, with the perfect value.
 
     E/O is added where a calibrator that is better otherwise makes it worse."""
     texts = []
-    for metric in metrics:
+    for metric in dict.fromkeys((*decides, "ece")):
         if metric in change.means:
             before, after = change.means[metric]
             texts.append(f"{name_of(metric)} {before:.3f} to {after:.3f}")
