@@ -9,6 +9,7 @@ import numpy as np
 from segcal import folders
 from segcal.metrics import BANDS, METRICS
 
+KEPT = "val_dice", "val_ece", "val_ece_perfect", "val_nll"
 METHODS = {  # mean Dice, and how much larger logits are than they should be
     "ce": (0.86, 1.6),
     "ce_dice": (0.868, 2.4),
@@ -164,6 +165,7 @@ def made_run(
             "val_dice": d,
             "val_nll": 0.5 + 0.1 * abs(np.log(scale)) + rng.normal(0, 0.004),
             "val_ece": 0.05 + 0.1 * abs(np.log(scale)) + rng.normal(0, 0.004),
+            "val_ece_perfect": 0.02 + 0.001 * e,
             "lr": 1e-3,
             "seconds": 1.0,
         }
@@ -186,7 +188,7 @@ def made_run(
             "network": {"name": network, "width": 8}, "training": {"epochs": epochs},
         },
         "data": about_data,
-        "best": {key: best[key] for key in ("epoch", "val_dice", "val_ece", "val_nll")},
+        "best": {key: best[key] for key in ("epoch", *KEPT)},
     }  # fmt: skip
     folders.write_run(folder, info)
     folders.write_bins(folder, ["background", *classes], entries)

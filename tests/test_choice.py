@@ -95,7 +95,7 @@ def epoch_facts(draw, n_cases):
     """Facts as an epoch's validation gives them, from the Dice of each case."""
     cases = np.array(draw(st.lists(dices, min_size=n_cases, max_size=n_cases)))
     error = cases.std(ddof=1) / math.sqrt(n_cases) if n_cases > 1 else 0.0
-    values = (cases.mean(), error, 0.1, draw(nlls), 0.2)
+    values = (cases.mean(), error, 0.1, 0.1, draw(nlls), 0.2)
     return {name: round(float(x), 6) for name, x in zip(SCORES, values, strict=True)}
 
 
@@ -177,7 +177,7 @@ def test_a_candidate_that_is_gone_is_named(tmp_path):
 def test_a_checkpoint_of_an_older_version_goes_on_without_nll(tmp_path):
     keep = Keep(tmp_path)
     keep.load_state_dict({"best": {"epoch": 0, "val_dice": 0.1, "val_ece": 0.2}})
-    row = dict(zip(SCORES, (0.5, 0.1, 0.1, 1.0, 0.2), strict=True))
+    row = dict(zip(SCORES, (0.5, 0.1, 0.1, 0.1, 1.0, 0.2), strict=True))
     run_epoch(keep, 1, [row, row], 3, stop=False)
     kept = {name: facts["epoch"] for name, facts in keep.finished().items()}
     assert kept == {"best": 1, "last": 1}
@@ -217,6 +217,7 @@ def test_the_scores_of_an_epoch_are_those_of_evaluate(runs, weights):
         "val_dice": dice.mean(),
         "val_dice_se": dice.std(ddof=1) / math.sqrt(len(dice)),
         "val_ece": values("ece", "all", "reference").mean(),
+        "val_ece_perfect": values("ece_perfect", "all", "all").mean(),
         "val_nll": np.average(values("nll", "all", "all"), weights=voxels),
         "val_misplaced": np.average(values("misplaced", "all", "all"), weights=voxels),
     }

@@ -194,6 +194,7 @@ def test_the_ece_of_older_runs_names_its_voxels(results):
     older = {}
     for name, info in results.runs.items():
         best = {key: value for key, value in info["best"].items() if key != "val_nll"}
+        del best["val_ece_perfect"]
         older[name] = info | {"best": best | {"val_ece": 0.1}}
     older = replace(results, runs=older)
     labels = {"main": "validation ECE,\nreference voxels", "paper": "validation ECE ↓"}
@@ -201,6 +202,33 @@ def test_the_ece_of_older_runs_names_its_voxels(results):
         asked = replace(older, metrics=METRIC_SETS[key])
         axes = FIGURES["sensitivity"].draw(asked, "made").axes
         assert [ax.get_ylabel() for ax in axes] == ["validation DSC ↑", label]
+
+
+@pytest.mark.parametrize("key", ["robustness", "sensitivity", "learning_curves"])
+def test_beside_the_paper_s_ece_is_what_a_perfect_network_would_have(results, study, key):
+    """A line of dashes below the line of what was measured."""
+    colour = look_of("mbls").colour
+    for name, metric_set in METRIC_SETS.items():
+        figure = FIGURES[key].draw(replace(results, metrics=metric_set), "made")
+        ax = figure.axes[1 if key != "robustness" else 0]
+        drawn = [line for line in ax.lines if line.get_color() == colour]
+        perfect = [line for line in drawn if line.get_linestyle() == "--"]
+        assert len(perfect) == (name == "paper")
+        assert ("Dashes" in FIGURES[key].caption(metric_set)) == (name == "paper")
+    (y,) = [line.get_ydata() for line in perfect]
+    if key == "robustness":
+        folders = [study / run for run in CHOSEN["mbls"]]
+        levels = ["", *(f"gaussian_noise:{s:g}" for s in NOISE)]
+        np.testing.assert_allclose(y, [mean(folders, "ece_perfect", "all", at) for at in levels])
+    elif key == "sensitivity":
+        infos = [
+            [read_json(study / f"mbls-{m}-{seed}" / "run.json")["best"] for seed in (0, 1)]
+            for m in (5, 8, 10)
+        ]
+        want = [np.mean([best["val_ece_perfect"] for best in pair]) for pair in infos]
+        np.testing.assert_allclose(y, want)
+    else:
+        np.testing.assert_allclose(y, 0.02 + 0.001 * np.arange(len(y)))
 
 
 def test_bins_of_all_seeds_are_added_up(results, study):

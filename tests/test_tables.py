@@ -1091,10 +1091,10 @@ def test_the_paper_s_metrics_stand_beside_those_of_a_perfect_network(measured):
     unsure = (
         'A value below "if perfect" means that probabilities are too unsure, above it too sure.'
     )
-    assert unsure in table.notes
-    assert unsure not in own.notes
     for one in (table, own):
+        assert unsure in one.notes
         assert "a perfectly calibrated network does not get 0" in notes(one)
+        assert ("Marks are as in the paper: the lowest is best" in notes(one)) == (one is own)
 
 
 def test_no_table_has_the_paper_s_ece_without_what_a_perfect_network_has(tmp_path):

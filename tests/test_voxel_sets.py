@@ -46,6 +46,12 @@ def sets_of(logits, labels):
     return reliability_of_sets(logits[None], labels[None], near(logits[None]))
 
 
+def sets_of_many(logits, labels):
+    """The same of one network on several label maps (n, *S)."""
+    shown = logits.expand(len(labels), *logits.shape)
+    return reliability_of_sets(shown, labels, near(shown))
+
+
 def score(sets, key, voxels=None):
     row = METRICS[key]
     voxels = voxels or row.voxels[0]
@@ -119,10 +125,12 @@ def test_the_predicted_class_alone_is_summed_as_with_all_classes(dtype):
     labels = drawn(logits[0])[None]
     labels[..., :7] = -100
     want = reliability(logits, labels)
-    bins, nll = top_of_all(logits, labels)
+    found = top_of_all(logits, labels)
     for part in ("count", "conf", "hit"):
-        torch.testing.assert_close(getattr(bins, part), getattr(want.top, part))
-    torch.testing.assert_close(nll, want.nll)
+        torch.testing.assert_close(getattr(found.bins, part), getattr(want.top, part))
+    torch.testing.assert_close(found.nll, want.nll)
+    torch.testing.assert_close(found.selection, want.selection)
+    torch.testing.assert_close(found.ece_perfect, metrics.ece_perfect(want))
 
 
 def test_background_that_a_network_rules_out_is_not_sure():
@@ -261,25 +269,16 @@ def test_padding_with_certain_background_changes_nothing(factor):
 @given(st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_no_perturbation_beats_the_truth_in_expectation(seed):
-    """NLL and Brier are proper: over labels drawn from p, p itself has the least of both."""
+    """NLL and Brier are proper: of labels drawn from p, p itself has the least of both."""
     generator = torch.Generator().manual_seed(seed)
     logits = volume((4, 16, 16), sharpness=3.0, seed=seed)
-    other = logits + torch.randn(logits.shape, generator=generator)
-    p, q = logits.double().softmax(0), other.double().softmax(0)
-    n = p[1:].sum()
-    for key in ("nll", "brier"):
-        expected = {}
-        for name, shown in (("truth", p), ("other", q)):
-            if key == "nll":
-                expected[name] = -(p * shown.log()).sum() / n
-            else:
-                expected[name] = (shown.square().sum(0) + 1 - 2 * (p * shown).sum(0)).sum() / n
-        assert expected["truth"] < expected["other"]
-    # The scores are these expectations, up to the drawn labels.
-    labels = drawn(logits, seed)
-    got = score(sets_of(other, labels), "nll")
-    want = F.nll_loss(q.log()[None], labels[None], reduction="sum") / (labels > 0).sum()
-    assert got == pytest.approx(want.item(), rel=1e-4)
+    labels = torch.stack([drawn(logits, 100 * seed + i) for i in range(20)])
+    honest = sets_of_many(logits, labels)
+    noise = torch.randn(logits.shape, generator=generator)
+    for shown in (logits + noise, logits + noise / 2, 2 * logits, logits / 2):
+        other = sets_of_many(shown, labels)
+        for key in ("nll", "brier"):
+            assert score(honest, key) < score(other, key)
 
 
 def test_over_reference_voxels_nll_is_not_proper():

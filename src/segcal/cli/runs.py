@@ -200,7 +200,8 @@ def _temperatures(facts: Mapping[str, Any]) -> Table:
                 every = fact["over_all"]
                 rows.append(("all, not applied", every["temperature"], every["interval"]))
         elif name == "ts2":
-            near = f"up to {fact['radius']} steps from predicted foreground"
+            steps = "1 step" if fact["radius"] == 1 else f"{fact['radius']} steps"
+            near = f"up to {steps} from predicted foreground"
             rows.append((near, fact["near"], fact["near_interval"]))
             far = f"{fact['radius'] + 3} steps or further, joined between"
             rows.append((far, fact["far"], fact["far_interval"]))

@@ -93,10 +93,12 @@ def before_and_after(
     name: str = "calibration",
     method: str = "",
     classes: Sequence[str] | None = None,
+    perfect: Sequence[float | None] = (None, None),
 ) -> Figure:
     """Reliability of one network, `method`, before and after a calibrator, which `name` names.
 
-    With `classes`, the names of the foreground classes, a row for each class's probability."""
+    With `classes`, the names of the foreground classes, a row for each class's probability.
+    `perfect` is as in `reliability`, before and after."""
     titles = (f"{method} before".strip(), f"{method} after {name}".strip())
     pair = dict(zip(titles, (before, after), strict=True))
     looks = {titles[0]: look_of("ce", label=titles[0]), titles[1]: look_of("mbls", label=titles[1])}
@@ -104,8 +106,8 @@ def before_and_after(
     for k, word in enumerate(classes or ()):
         for key, sums in sums_of(pair, classes=True).items():
             diagrams.append((f"{word}, {key}", _of_class(sums, k), looks[key], None))
-    for key, sums in sums_of(pair).items() if not classes else ():
-        diagrams.append((key, sums, looks[key], None))
+    for (key, sums), of in zip(sums_of(pair).items(), perfect, strict=True) if not classes else ():
+        diagrams.append((key, sums, looks[key], of))
     words = ("probability", "frequency") if classes else ("confidence", "accuracy")
     return _diagrams(diagrams, 2, *words, ())
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare import Contender, Results
+from segcal.compare.metric_sets import PERFECT
 from segcal.figures.looks import axis_label
 from segcal.folders import read_fits
 from segcal.types import UserError
@@ -23,17 +24,31 @@ def main_scores(results: Results, dataset: str, metric: str, **condition: str) -
 
 
 def means_under(results: Results, dataset: str, corruption: str) -> pd.DataFrame:
-    """Means over cases of what is drawn, of the contenders scored under a corruption."""
+    """Means over cases of what is drawn, of the contenders scored under a corruption.
+
+    Beside a metric over reference voxels is what a perfect network would have."""
     means = {}
     for metric in ("dice", results.metrics.of_figures):
         means[metric] = main_scores(results, dataset, metric, corruption=corruption).mean()
-    return pd.concat(means, axis=1, join="inner")
+    table = pd.concat(means, axis=1, join="inner")
+    if results.metrics.of_figures in PERFECT:  # older runs have none
+        perfect = PERFECT[results.metrics.of_figures]
+        table[perfect] = main_scores(results, dataset, perfect, corruption=corruption).mean()
+    return table
 
 
 def validated(results: Results, records: Iterable[Mapping[str, Any]]) -> str:
     """The metric that validation is shown by: NLL, or ECE for the paper's set and older runs."""
     known = all("val_nll" in record for record in records)
     return "nll" if known and results.metrics.key == "main" else "ece"
+
+
+def validation_columns(metric: str, records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The columns of a validation score, in its order; the perfect value if all records have it."""
+    names = [f"val_{metric}"]
+    if metric in PERFECT and all(f"val_{PERFECT[metric]}" in record for record in records):
+        names.append(f"val_{PERFECT[metric]}")
+    return names
 
 
 def validation_label(results: Results, metric: str) -> str:
@@ -65,13 +80,13 @@ def best_calibrator(results: Results, contender: Contender) -> str:
     return min(known, key=lambda name: known[name], default="")
 
 
-def perfect_of(results: Results, dataset: str) -> dict[str, float]:
+def perfect_of(results: Results, dataset: str, calibrator: str = "") -> dict[str, float]:
     """The pooled ECE of a perfect network over reference voxels, mean over runs; else it is 0."""
     if results.metrics.voxels != "reference":
         return {}
     rows = results.scores
     wanted: dict[str, Any] = {"dataset": dataset, "split": "test"}
-    wanted |= {"corruption": "", "calibrator": ""}
+    wanted |= {"corruption": "", "calibrator": calibrator}
     wanted |= {"case": "pooled", "metric": "ece_perfect", "chosen": True}
     for name, value in wanted.items():
         rows = rows[rows[name] == value]

@@ -33,6 +33,7 @@ from segcal.figures.collected import (
     means_under,
     perfect_of,
     validated,
+    validation_columns,
     validation_label,
 )
 from segcal.figures.looks import WORDS, looks_of
@@ -100,7 +101,8 @@ def dice_vs_calibration(results: Results, dataset: str) -> Figure | None:
 
 def robustness(results: Results, dataset: str) -> Figure | None:
     """DSC against {measure} for corrupted test images: markers shrink as the corruption grows. The
-    largest is the clean image. Means over test cases. Nothing was trained or fitted again."""
+    largest is the clean image. Means over test cases. Nothing was trained or fitted
+    again.{dashes}"""
     scores = results.scores
     scores = scores[(scores["dataset"] == dataset) & (scores["split"] == "test")]
     clean, parts = means_under(results, dataset, ""), []
@@ -123,7 +125,7 @@ def robustness(results: Results, dataset: str) -> Figure | None:
 def sensitivity(results: Results, dataset: str) -> Figure | None:
     """DSC and calibration on the validation split for each setting that was tried. A ring marks the
     setting that validation chose (in a fold), which is used everywhere else. Lines are means over
-    seeds and folds, small dots single runs."""
+    seeds and folds, small dots single runs.{dashes}"""
     tuned = [c for c in results.main(dataset) if len(c.tried) > 1]
     rows, records = [], []
     for c in tuned:
@@ -134,8 +136,9 @@ def sensitivity(results: Results, dataset: str) -> Figure | None:
     if not rows:
         return None
     metric = validated(results, records)
-    scores = pd.DataFrame(records)[["val_dice", f"val_{metric}"]]
-    table = pd.DataFrame(rows).join(scores.set_axis(["dice", metric], axis=1))
+    names = ["val_dice", *validation_columns(metric, records)]
+    scores = pd.DataFrame(records)[names].rename(columns=lambda name: name.removeprefix("val_"))
+    table = pd.DataFrame(rows).join(scores)
     return series.sensitivity(table, looks_of(tuned), validation_label(results, metric))
 
 
@@ -164,8 +167,9 @@ def calibrated(results: Results, dataset: str) -> Figure | None:
         with suppress(UserError):  # older runs have no bins of these voxels
             if found:
                 pair = [results.bins(c, calibrator=name)["top"] for name in ("", found)]
-                name = CALIBRATORS[found].label
-                return calibration.before_and_after(*pair, name=name, method=c.label)
+                perfect = [perfect_of(results, dataset, name).get(c.key) for name in ("", found)]
+                more: Any = {"method": c.label, "perfect": perfect}
+                return calibration.before_and_after(*pair, name=CALIBRATORS[found].label, **more)
     return None
 
 
@@ -230,7 +234,7 @@ def mean_logits(results: Results, dataset: str) -> Figure | None:
 def learning_curves(results: Results, dataset: str) -> Figure | None:
     """DSC and calibration on the validation split by epoch. Lines are means over seeds and folds,
     bands go from the lowest to the highest; a marker is at the best mean DSC. Outliers in the first
-    tenth of the epochs are outside the axes."""
+    tenth of the epochs are outside the axes.{dashes}"""
     logs = {}  # of the chosen runs; a run without log.csv, such as an ensemble, is left out
     for c in results.main(dataset):
         tables = [read_log(Path(results.runs[run]["folder"])) for run in c.runs]
@@ -238,8 +242,10 @@ def learning_curves(results: Results, dataset: str) -> Figure | None:
             logs[c.key] = [table for table in tables if table]
     if not logs:
         return None
-    metric = validated(results, [table[0] for tables in logs.values() for table in tables])
-    columns: dict[str, type] = {"epoch": int, "val_dice": float, f"val_{metric}": float}
+    first = [table[0] for tables in logs.values() for table in tables]
+    metric = validated(results, first)
+    columns: dict[str, type] = {"epoch": int, "val_dice": float}
+    columns |= dict.fromkeys(validation_columns(metric, first), float)
     curves = {}
     for key, tables in logs.items():
         curves[key] = [pd.DataFrame(table)[[*columns]].astype(columns) for table in tables]

@@ -40,7 +40,7 @@ WORDS = {
         "measure": "ECE",
         "voxels": "the reference's foreground",
         "dashes": " Dashes: the mean ECE that a perfectly calibrated network with the same"
-        " probabilities would have.",
+        " probabilities would have, where it is known.",
     },
 }
 SHADES = (0.45, -0.4, 0.65, -0.65)  # towards white, towards black

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from segcal.compare.metric_sets import PERFECT
 from segcal.compare.names import Settings, setting_text, value_text
 from segcal.figures import layout
 from segcal.figures.given import Given, looks_or_own, sums_of
@@ -35,12 +36,22 @@ def scores_in(columns: Iterable[Any]) -> list[str]:
     return ["dice", next(name for name in names if name in METRICS and name != "dice")]
 
 
+def _perfect(metric: str) -> str:
+    """The column of what a perfect network would have of a metric; empty if that is 0."""
+    return PERFECT.get(metric, "")
+
+
+def _dashes(look: Look) -> dict[str, Any]:
+    """Arguments to plot the values of a perfect network."""
+    return look.of_line(marker="", linestyle=(0, (2, 2)), linewidth=0.9, zorder=1.9)
+
+
 @layout.styled
 def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
     """DSC against another metric: a panel per corruption, a line per contender; markers shrink.
 
-    A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice` and of
-    a metric of calibration."""
+    A row of the table has `kind` (as printed), `severity`, `contender`, and the means `dice`, of a
+    metric of calibration and, if known, of what a perfect network would have of it."""
     scores, kinds = scores_in(table), table["kind"].unique()
     handles = layout.line_handles(looks[key] for key in table["contender"].unique())
     rows, columns = layout.wrapped(len(kinds), 2)
@@ -56,6 +67,8 @@ def robustness(table: pd.DataFrame, looks: Looks) -> Figure:
             missing += [f"{look.label} ({kind} {s:g})" for s in rows_of_key["severity"][unknown]]
             known = rows_of_key[~unknown]
             ax.plot(known[scores[0]], known[scores[1]], **look.of_line(marker=""), zorder=2)
+            if _perfect(scores[1]) in known:
+                ax.plot(known[scores[0]], known[_perfect(scores[1])], **_dashes(look))
             for severity, x, y in known[["severity", *scores]].itertuples(index=False):
                 marker = look.of_line(linestyle="none", markersize=sizes[severity])
                 ax.plot(x, y, **marker, zorder=2.5)
@@ -82,7 +95,8 @@ def sensitivity(table: pd.DataFrame, looks: Looks, label: str = "") -> Figure:
     at the chosen one.
 
     A row of the table is a run: `contender`, `setting` (pairs of name and value), its validation
-    `dice` and the other metric, which `label` names, and `chosen`."""
+    `dice` and the other metric, which `label` names, its value of a perfect network, if known, and
+    `chosen`."""
     scores, keys = scores_in(table), table["contender"].unique()
     blocks, columns = layout.wrapped(len(keys), 5)
     width = DOUBLE if columns > 2 else SINGLE
@@ -123,6 +137,9 @@ def _draw_tried(
             dots: Any = {"linestyle": "none", "marker": ".", "markersize": 3, "alpha": 0.5}
             ax.plot(places, runs[metric], color=look.colour, **dots)
         ax.plot(range(len(settings)), means, **look.of_line())
+        if _perfect(metric) in runs:
+            perfect = runs.groupby(places)[_perfect(metric)].mean()
+            ax.plot(range(len(settings)), perfect, **_dashes(look))
         ax.plot(chosen, means[chosen], markersize=9, markeredgewidth=0.7, **RING)
         ax.margins(y=0.15)
         layout.grid(ax, "y")
@@ -223,8 +240,9 @@ def learning_curves(
     """Validation scores by epoch, a line per contender: the mean of its runs, and their range.
 
     A log has columns `epoch` (from 1), `val_dice`, and of another metric, such as `val_nll`, the
-    same in all logs, which `label` names. The limits of the axes do not depend
-    on the first tenth of the epochs: an untrained network would flatten the rest."""
+    same in all logs, which `label` names; beside `val_ece` it may have `val_ece_perfect`. The
+    limits of the axes do not depend on the first tenth of the epochs: an untrained network would
+    flatten the rest."""
     handles = layout.line_handles(looks[key] for key in logs)
     figure, axes = layout.panels(1, 2, DOUBLE, 60, handles)
     missing = layout.labels_without(looks, logs)
@@ -238,8 +256,13 @@ def learning_curves(
             continue
         for ax, (metric, curve) in zip(axes[0], curves.items(), strict=True):
             _draw_curve(ax, curve, looks[key], float(mean.idxmax()))  # type: ignore[arg-type]
-            values = curve.iloc[len(curve) // 10 :].to_numpy().ravel()
-            later[metric] += values[~np.isnan(values)].tolist()
+            shown = [curve]
+            if all(f"val_{_perfect(metric)}" in run for run in runs):
+                shown.append(_by_epoch(runs, f"val_{_perfect(metric)}"))
+                ax.plot(shown[1].index, shown[1].mean(axis=1), **_dashes(looks[key]))
+            for each in shown:
+                values = each.iloc[len(each) // 10 :].to_numpy().ravel()
+                later[metric] += values[~np.isnan(values)].tolist()
     for ax, metric in zip(axes[0], scores, strict=True):
         ax.set(xlabel="epoch", ylabel=_validation(metric, label))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))

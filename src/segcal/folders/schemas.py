@@ -178,6 +178,7 @@ class Kept(Record):
     val_dice_se: float | None = None
     val_nll: float | None = None
     val_ece: float | None = None
+    val_ece_perfect: float | None = None
     val_misplaced: float | None = None
     never_predicted: list[ClassName] = Field(default_factory=list)
 

@@ -56,7 +56,7 @@ class Reliability:
     spread: (
         Tensor  # (K,): p (1 - p) of each class, summed: its size's variance if voxels were drawn
     )
-    selection: Tensor  # (B,): `_selection`, by the bin of the predicted class
+    selection: Tensor  # (B,): `selection_of`, by the bin of the predicted class
 
     @staticmethod
     def zero(
@@ -256,7 +256,7 @@ def grouped_sums(
 
     count, conf = sums(cell, wide)
     top, hit = top.double(), (pred == truth).double()
-    values = top, hit, _selection(wide[0], top, pred)
+    values = top, hit, selection_of(wide[0], top, pred)
     of_top = [part.sum(1) for part in sums(cell.gather(0, pred[None]), *values)]  # (G, B) each
     true_cell = cell.gather(0, truth_row)
     classes = torch.stack([count, conf, sums(true_cell)[0]], 1)  # (G, 3, K, B)
@@ -279,7 +279,7 @@ def largest(scores: Tensor) -> tuple[Tensor, Tensor]:
     return top, n - ((scores == top) * order).amax(0).long()
 
 
-def _selection(background: Tensor, conf: Tensor, pred: Tensor) -> Tensor:
+def selection_of(background: Tensor, conf: Tensor, pred: Tensor) -> Tensor:
     r"""What a perfect network's voxel adds to the gap of its bin over reference foreground.
 
     A label drawn from the probabilities is foreground with $1 - s_0$; it is then counted with

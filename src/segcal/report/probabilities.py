@@ -111,19 +111,20 @@ def on_calibrator(findings: Findings, calibrator: str) -> str:
     return text if CALIBRATORS[calibrator].keeps_labels else f"{text} It may change the label map."
 
 
-def before_and_after(change: Change, metrics: Iterable[str]) -> str:
-    """Means before and after; beside the paper's ECE what a perfect network would have after it.
+def before_and_after(change: Change, decides: Iterable[str]) -> str:
+    """Means before and after of what decides, and of the paper's ECE, with the perfect value.
 
     E/O is added where a calibrator that is better otherwise makes it worse."""
     texts = []
-    for metric in metrics:
+    for metric in dict.fromkeys((*decides, "ece")):
         if metric in change.means:
             before, after = change.means[metric]
             texts.append(f"{name_of(metric)} {before:.3f} to {after:.3f}")
             if metric == "ece":
                 texts[-1] = texts[-1].replace("ECE", "ECE of reference voxels")
                 perfect = change.means.get("ece_perfect")
-                texts[-1] += f", if perfect {perfect[1]:.3f}" if perfect else ""
+                both = perfect and " to ".join(f"{value:.3f}" for value in perfect)
+                texts[-1] += f", if perfect {both}" if perfect else ""
     before, after = change.means.get("volume_ratio", (1.0, 1.0))
     if change.effect == "Better" and abs(after - 1) > abs(before - 1) + MOVED:
         texts.append(f"but E/O {before:.2f} to {after:.2f}")

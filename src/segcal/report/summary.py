@@ -333,7 +333,8 @@ def _applied(findings: Findings, changes: Sequence[Change]) -> str:
         if after >= before:
             return f" No calibrator lowers the validation NLL of {name}."
         if chosen.effect != "Better":
-            return f" {label} lowers the validation NLL of {name} most, but gains nothing on test."
+            text = f" {label} lowers the validation NLL of {name} most, but does not help on test."
+            return f"{text} There {listed(_to(findings, each) for each in helpful)} would have."
         best = "it lowers the validation NLL most. Its numbers here are of test cases."
         return f" Apply {_to(findings, chosen)}: {best}"
     if len(helpful) == 1:
@@ -343,6 +344,6 @@ def _applied(findings: Findings, changes: Sequence[Change]) -> str:
 
 
 def _to(findings: Findings, change: Change) -> str:
-    numbers = before_and_after(change, dict.fromkeys((*findings.results.metrics.decide, "ece")))
+    numbers = before_and_after(change, findings.results.metrics.decide)
     label, name = CALIBRATORS[change.calibrator].label, findings.names[change.contender]
     return f"{label} to {name} ({numbers})"

@@ -12,8 +12,9 @@ from segcal.metrics import METRICS, Reliability, confusion, ece, label_map, reli
 from segcal.metrics.sets import top_of_all
 from segcal.metrics.statistics import detached
 
-SCORES = ("val_dice", "val_dice_se", "val_ece", "val_nll", "val_misplaced")
-"""Dice and ECE (over reference voxels) are means over cases, with the standard error of Dice.
+SCORES = ("val_dice", "val_dice_se", "val_ece", "val_ece_perfect", "val_nll", "val_misplaced")
+"""Dice and ECE (over reference voxels) are means over cases, with the standard error of Dice and
+the ECE of a perfect network.
 
 NLL and misplaced confidence are sums over all voxels of all cases, empty ones too, divided by the
 number of all foreground voxels. No prediction changes this divisor: the NLL is lowest for the true
@@ -27,7 +28,7 @@ DIGITS = 6  # of a score in `log.csv`; choices are made by the same digits
 class Sums:
     """Scores of cases, summed. A case without foreground has no ECE."""
 
-    moments: Tensor  # (3, K+1): cases with a value, their sum, and that of the squares
+    moments: Tensor  # (3, K+2): cases with a value, their sum, and that of the squares
     of_all: Tensor  # (2,): NLL and misplaced confidence, summed over all voxels
     voxels: Tensor  # (2, K-1): voxels predicted as each foreground class, and labelled so
     reference: Reliability  # of all cases together, over reference voxels
@@ -35,7 +36,7 @@ class Sums:
     @staticmethod
     def zero(n_classes: int) -> Sums:
         """The value of no case."""
-        moments = torch.zeros(3, n_classes + 1, dtype=torch.float64)
+        moments = torch.zeros(3, n_classes + 2, dtype=torch.float64)
         voxels = torch.zeros(2, n_classes - 1, dtype=torch.float64)
         return Sums(moments, moments[0, :2], voxels, Reliability.zero(n_classes))
 
@@ -45,13 +46,13 @@ class Sums:
 
     @property
     def means(self) -> Tensor:
-        """Dice per foreground class, their mean, then ECE; NaN without any case."""
+        """Dice per foreground class, their mean, ECE, and ECE if perfect; NaN without any case."""
         return self.moments[1] / self.moments[0]
 
     @property
     def dice(self) -> Tensor:
         """The mean Dice of each foreground class (K-1,)."""
-        return self.means[:-2]
+        return self.means[:-3]
 
     @property
     def never_predicted(self) -> list[int]:
@@ -70,12 +71,12 @@ class Sums:
 
         NaN Dice means that there is nothing to find in any case; it counts as 0. One case has no
         standard error; it is 0 then, so that Dice alone decides."""
-        n, total, squares = self.moments[:, -2]
+        n, total, squares = self.moments[:, -3]
         variance = (squares - total**2 / n).clamp_min(0) / (n - 1)
         error = (variance / n).sqrt() if n > 1 else torch.zeros(())
-        (dice, ece_mean), foreground = self.means[-2:], self.reference.n_voxels
+        (dice, *eces), foreground = self.means[-3:], self.reference.n_voxels
         of_all = torch.where(foreground > 0, self.of_all / foreground, torch.nan)
-        values = (dice.nan_to_num(0.0), error, ece_mean, *of_all)
+        values = (dice.nan_to_num(0.0), error, *eces, *of_all)
         return {name: round(float(x), DIGITS) for name, x in zip(SCORES, values, strict=True)}
 
     def reduced(self, reduce: Callable[[Tensor], Tensor]) -> Sums:
@@ -94,9 +95,11 @@ def case_sums(logits: Tensor, labels: Tensor) -> Sums:
     counts = confusion(label_map(logits), labels, n_classes=logits.shape[1])
     dices = METRICS["dice"].function(counts).double()
     reference = reliability(logits, labels, mask="reference")
-    top, nll = top_of_all(logits, labels)
-    of_all = torch.stack([nll, top.gap.abs().sum()]).cpu()
-    values = torch.cat([dices, dices.nanmean()[None], ece(reference)[None]]).cpu()
+    everywhere = top_of_all(logits, labels)
+    of_all = torch.stack([everywhere.nll, everywhere.bins.gap.abs().sum()]).cpu()
+    perfect = everywhere.ece_perfect.where(reference.n_voxels > 0, torch.nan)
+    eces = torch.stack([ece(reference), perfect])
+    values = torch.cat([dices, dices.nanmean()[None], eces]).cpu()
     known = values.where(~values.isnan(), 0)
     moments = torch.stack([(~values.isnan()).double(), known, known**2])
     voxels = torch.stack([counts[1:].sum(1), counts[:, 1:].sum(0)]).double().cpu()

@@ -32,6 +32,7 @@ REFERENCE = (
     " is invisible."
 )
 BESIDE = 'A value below "if perfect" means that probabilities are too unsure, above it too sure.'
+LOWEST = "Marks are as in the paper: the lowest is best, whatever it would be if perfect."
 PIXELS = (
     "Distances are in pixels of the original, not in mm: pictures do not say how large a pixel is."
 )
@@ -60,8 +61,10 @@ def notes_on(
         has_perfect = any(c.metric in PERFECT.values() for c in columns)
         beside = " but the value if perfect" if has_perfect else ""
         yield REFERENCE.format(" and CECE are" if "cece" in paper else " is", beside)
-        if has_perfect and results.metrics.key == "main":
+        if has_perfect:
             yield BESIDE
+            if results.metrics.key == "paper":
+                yield LOWEST
     if any(METRICS[c.metric].per_foreground and not c.voxels for c in columns):
         yield from _empty(request, contenders)
     for word, sentence in MEANINGS.items():
