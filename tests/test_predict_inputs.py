@@ -176,5 +176,6 @@ def test_what_is_predicted_is_skipped_and_has_another_run_refused(pictures, tmp_
     before = label.stat().st_mtime_ns
     assert predict(run, root / "i0.png", tmp_path / "out") == first
     assert label.stat().st_mtime_ns == before
-    with pytest.raises(UserError, match="has another prediction of 'i0'"):
+    differs = r'of .i0., but weights is "best" in i0_summary.json and "last" here; choose'
+    with pytest.raises(UserError, match=differs):
         predict(open_run(run.root, weights="last"), root / "i0.png", tmp_path / "out")

@@ -139,7 +139,8 @@ def evaluate(
             tables[kind or "clean"] = rows = score(predictor, **options)
         held[kind or "clean"] = coverage(predictor, rows, calibrator)
     after = f", after {calibrator}" if calibrator else ""
-    source = f"{run.name}, {predictor.weights} weights, {split} split{after}"
+    worse = f", {kinds[0]}" if len(kinds) == 1 and kinds[0] else ""  # several are named in rows
+    source = f"{run.name}, {predictor.weights} weights, {split} split{worse}{after}"
     show_scores(source, tables, held, as_json)
     if sentence := warning(predictor.info, predictor.weights):
         note(f"{run.name}: {sentence}", "warning")
