@@ -86,6 +86,9 @@ def test_a_folder_without_images_is_refused(world, tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match="holds no image, no DICOM series and no prepared data set"):
         predict(world[2], tmp_path, tmp_path / "out")
+    (tmp_path / "imagesTs").mkdir()
+    with pytest.raises(UserError, match="; name one of its folders: imagesTs"):
+        predict(world[2], tmp_path, tmp_path / "out")
 
 
 def test_two_cases_of_one_name_are_refused(world, tmp_path):

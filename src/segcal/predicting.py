@@ -99,6 +99,9 @@ def predict(
         if known is not None and not again and all(path.is_file() for path in files):
             before = {key: known.get(key) for key in source}
             if before != source:
+                for name_of, mark in (("run", "run_id"), ("calibrator", "calibrator_sha256")):
+                    if before[name_of] != source[name_of]:  # then the mark says nothing more
+                        before[mark] = source[mark]
                 told = differences(before, source, summary_path.name)
                 remedy = "choose another --out, or --again to replace it"
                 raise UserError(f"{out} has a prediction of {name!r}, but {told}; {remedy}")
