@@ -96,7 +96,9 @@ def test_a_mask_beside_its_image_is_no_image(tmp_path, monkeypatch):
     [
         ({"classes": ["a", "b"]}, r"holds the labels 1, 2, 3, and --classes names 2 classes"),
         ({"images": "own/x/t1.nii.gz"}, "needs a star that stands for the case"),
-        ({"images": "own/*/t3.nii.gz"}, r"no file matches 'own/\*/t3.nii.gz'"),
+        ({"images": "own/*/t3.nii.gz"}, r"no file matches 'own/\*/t3.nii.gz'; there are own/"),
+        ({"images": "own/*/*.dcm"}, r"'own/\*/\*.dcm'; of a DICOM series name the folder"),
+        ({"images": "mine/*.nii.gz"}, r"no file matches 'mine/\*.nii.gz'; there is no folder mine"),
         ({"labels": ""}, "--images and --labels go together"),
         ({"images": "own/*/*.nii.gz"}, "several stars stand for the same text"),
     ],

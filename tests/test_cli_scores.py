@@ -69,8 +69,9 @@ def cells(text):
 
 def test_every_class_has_a_row_and_all_together_one(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    show_scores("run", {"clean": rows()}, {}, as_json=False)
+    show_scores("run", {"clean": rows()}, {}, as_json=False, unit="pixels")
     printed = capsys.readouterr().out
+    assert "distances in pixels" in printed
     liver, tumour, overall = cells(printed)
     assert liver[:5] == ["liver", "0.8", "2", "2", "0"]
     assert tumour[:5] == ["tumour", "0", "—", "—", "2"]

@@ -49,6 +49,23 @@ def test_the_tour_draws_and_calibrates(tour):
     assert nll[1] < 1.05 * nll[0]
 
 
+def test_figures_show_themselves_in_a_notebook(tour):
+    """Without pyplot, IPython knows nothing of figures but this method."""
+    figure = next(value for value in tour[2] if isinstance(value, Figure))
+    picture, size = figure._repr_png_()
+    assert picture.startswith(b"\x89PNG")
+    n_pixels = np.frombuffer(picture[16:24], ">u4")  # the header of PNG: width, height
+    assert n_pixels.tolist() == pytest.approx([2 * size["width"], 2 * size["height"]], abs=1)
+
+
+def test_what_a_cell_ends_with_prints_in_a_line(tour):
+    """Not every weight of a network, voxel of a case or record of a data set."""
+    names = tour[1]
+    for value in (names["run"], names["case"], names["data"]):
+        assert len(repr(value)) < 120
+    assert repr(names["run"]).endswith("ce': unet on phantom, best weights)")
+
+
 def test_the_tour_fits_a_screen_and_has_no_outputs():
     content = json.loads(TOUR.read_text(encoding="utf-8"))
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]

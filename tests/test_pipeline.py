@@ -684,7 +684,7 @@ def test_a_prediction_is_not_made_twice_nor_overwritten(run, images, tmp_path):
     calibrate(run, ["ts"])
     with pytest.raises(
         UserError,
-        match="has another prediction of .*; choose another --out, or --again to replace it",
+        match=r'calibrator is not set in .*_summary.json and "ts" here; choose another --out',
     ):
         predict(run, images, out, calibrator="ts")
     predict(run, images, out, calibrator="ts", probabilities=True, again=True)

@@ -86,6 +86,9 @@ def test_a_folder_without_images_is_refused(world, tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match="holds no image, no DICOM series and no prepared data set"):
         predict(world[2], tmp_path, tmp_path / "out")
+    (tmp_path / "imagesTs").mkdir()
+    with pytest.raises(UserError, match="; name one of its folders: imagesTs"):
+        predict(world[2], tmp_path, tmp_path / "out")
 
 
 def test_two_cases_of_one_name_are_refused(world, tmp_path):
@@ -176,5 +179,6 @@ def test_what_is_predicted_is_skipped_and_has_another_run_refused(pictures, tmp_
     before = label.stat().st_mtime_ns
     assert predict(run, root / "i0.png", tmp_path / "out") == first
     assert label.stat().st_mtime_ns == before
-    with pytest.raises(UserError, match="has another prediction of 'i0'"):
+    differs = r'of .i0., but weights is "best" in i0_summary.json and "last" here; choose'
+    with pytest.raises(UserError, match=differs):
         predict(open_run(run.root, weights="last"), root / "i0.png", tmp_path / "out")

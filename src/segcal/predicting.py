@@ -18,6 +18,7 @@ from segcal.calibrators import CALIBRATORS, Fitted
 from segcal.conformal import Guarantee, interval
 from segcal.data.images import Grid, from_array, restored
 from segcal.data.inputs import FLAT, Input, inputs_of, unit_of
+from segcal.differences import differences
 from segcal.folders import (
     calibrator_path,
     path_of,
@@ -96,11 +97,14 @@ def predict(
         summary_path = path_of(out, name, "_summary.json")
         known = read_summary(summary_path)
         if known is not None and not again and all(path.is_file() for path in files):
-            if any(known.get(key) != value for key, value in source.items()):
-                raise UserError(
-                    f"{out} has another prediction of {name!r}; choose another --out, or --again"
-                    " to replace it"
-                )
+            before = {key: known.get(key) for key in source}
+            if before != source:
+                for name_of, mark in (("run", "run_id"), ("calibrator", "calibrator_sha256")):
+                    if before[name_of] != source[name_of]:  # then the mark says nothing more
+                        before[mark] = source[mark]
+                told = differences(before, source, summary_path.name)
+                remedy = "choose another --out, or --again to replace it"
+                raise UserError(f"{out} has a prediction of {name!r}, but {told}; {remedy}")
             summaries[name] = with_intervals(known, guarantee)
             if summaries[name] != known:  # fitted since then
                 write_json(summary_path, summaries[name])

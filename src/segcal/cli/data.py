@@ -26,7 +26,7 @@ IMAGES = "Images in no known layout: a pattern in quotes whose star is the case,
 IMAGES += " 'own/*/image.nii.gz'. Repeat it for several channels."
 LABELS = "Their label maps, likewise: 'own/*/seg.nii.gz'."
 CLASSES = "Names of the labels of --labels: CSF,GM,WM. By default every label is a class."
-FOLDS = "Divide patients into N folds; each is tested once (segcal train --fold, study fold=all)."
+FOLDS = "Divide patients into N folds; each is tested once (segcal train --fold, study --folds)."
 ALLOW = "Keep identical images, also across train, val and test."
 DROP = "Leave out images that are identical to earlier ones."
 MaybeText = str | None

@@ -139,8 +139,9 @@ def evaluate(
             tables[kind or "clean"] = rows = score(predictor, **options)
         held[kind or "clean"] = coverage(predictor, rows, calibrator)
     after = f", after {calibrator}" if calibrator else ""
-    source = f"{run.name}, {predictor.weights} weights, {split} split{after}"
-    show_scores(source, tables, held, as_json)
+    worse = f", {kinds[0]}" if len(kinds) == 1 and kinds[0] else ""  # several are named in rows
+    source = f"{run.name}, {predictor.weights} weights, {split} split{worse}{after}"
+    show_scores(source, tables, held, as_json, unit=predictor.info["data"].get("distances", "mm"))
     if sentence := warning(predictor.info, predictor.weights):
         note(f"{run.name}: {sentence}", "warning")
 
@@ -186,7 +187,8 @@ def calibrate(
     if not held["before"] and (lack := lacking(predictor)):
         note(lack, "warning")
     source = f"{run.name}, {predictor.weights} weights, test split"
-    show_scores(source, tables, held, as_json, facts)
+    unit = predictor.info["data"].get("distances", "mm")
+    show_scores(source, tables, held, as_json, facts, unit=unit)
 
 
 def _temperatures(facts: Mapping[str, Any]) -> Table:

@@ -41,15 +41,18 @@ def show_scores(
     held: Mapping[str, Mapping[str, Coverage]],
     as_json: bool,
     facts: Any = None,
+    *,
+    unit: str = "mm",
 ) -> None:
     """The main metrics of a source, by condition and class; what was missed; coverage of volumes.
 
-    Means over cases; missed objects are counted, and expected over true volume is of all cases
-    together, as in comparisons."""
+    Means over cases; distances are in `unit`, mm or pixels. Missed objects are counted, and
+    expected over true volume is of all cases together, as in comparisons."""
     from segcal.metrics import METRICS
 
     regions = any(row["class"] == f"mean{REGION}" for rows in tables.values() for row in rows)
-    title = f"{source}: means over cases (Missed: objects in all cases; E/O: of all together)"
+    basis = f"means over cases, distances in {unit}"
+    title = f"{source}: {basis} (Missed: objects in all cases; E/O: of all together)"
     heads = [_head(METRICS[key], voxels) for key, _, voxels in MAIN]
     several = len(tables) > 1
     table = Table(*([""] if several else []), "class", *heads, title=title)

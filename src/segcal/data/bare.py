@@ -18,6 +18,7 @@ from segcal.data.images import read_single
 from segcal.data.readers import RawCase
 from segcal.types import UserError
 
+SHOWN = 3  # files in a sentence
 QUOTED = "as in 'own/*/image.nii.gz', in quotes"
 
 
@@ -43,8 +44,7 @@ def bare_source(
     found = _found(channels, labels)
     for pattern, files in zip((*channels, labels), found, strict=True):
         if not files:
-            star = "; several stars stand for the same text" if pattern.count("*") > 1 else ""
-            raise UserError(f"no file matches {pattern!r}{star}")
+            raise UserError(f"no file matches {pattern!r}; {_remedy(pattern)}")
     folders = [path.parent for files in found for path in files.values()]
     codes, names, note = _classes(labels, label_values(found[-1].values()), classes)
     reader = partial(_cases, tuple(channels), labels)
@@ -52,6 +52,24 @@ def bare_source(
     about["recipe"] = OWN
     source = Source(reader, names, codes, **about)
     return Bare(Path(os.path.commonpath(folders)), source, (note,))
+
+
+def _remedy(pattern: str) -> str:
+    """What to do about a pattern that no file matches."""
+    folder = Path(os.path.dirname(pattern.partition("*")[0]) or ".")
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    if pattern.lower().endswith((".dcm", ".ima")):
+        return "of a DICOM series name the folder, as in 'own/*/series'"
+    if pattern.count("*") > 1:
+        return "several stars stand for the same text"
+    below = [path for path in sorted(folder.glob("*")) if not path.name.startswith(".")]
+    files = [path for path in below if path.is_file()]
+    for other in below if not files else ():
+        files = files or [path for path in sorted(other.glob("*")) if path.is_file()]
+    if not files:
+        return f"{folder} holds no files"
+    return f"there are {', '.join(map(str, files[:SHOWN]))}{' ...' * (len(files) > SHOWN)}"
 
 
 def _alike(patterns: Sequence[str]) -> list[str]:

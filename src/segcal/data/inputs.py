@@ -19,7 +19,7 @@ from segcal.data.catalog import Recipe
 from segcal.data.containers import data_files
 from segcal.data.images import Grid
 from segcal.data.inspect import PICTURES
-from segcal.data.pairs import ENDINGS
+from segcal.data.pairs import ENDINGS, SHOWN
 from segcal.folders import CaseSet, open_cases
 from segcal.folders.cases import is_case_set
 from segcal.folders.files import sha256
@@ -146,7 +146,9 @@ def _files(path: Path) -> list[Path]:
         return [path]
     series = [part for part in folders if sitk.ImageSeriesReader.GetGDCMSeriesIDs(str(part))]
     if not series:
-        raise UserError(f"{path} holds no image, no DICOM series and no prepared data set")
+        nothing = f"{path} holds no image, no DICOM series and no prepared data set"
+        names = ", ".join(part.name for part in folders[:SHOWN])
+        raise UserError(f"{nothing}; name one of its folders: {names}" if names else nothing)
     return series
 
 

@@ -5,6 +5,7 @@ changes the global settings of matplotlib."""
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # looks need torch, a contact sheet does not
 
 MM = 1 / 25.4
 SINGLE, DOUBLE = 88.0, 180.0  # the widths of a journal's column and page, in mm
+FOOT = 4.0  # the height of a line below a figure, in mm
 FONT, SMALL = 7.0, 6.0
 INK, SOFT, PALE = "#222222", "#6B6B6B", "#D9D9D9"
 CENTRED: Any = {"ha": "center", "va": "center", "fontsize": SMALL}  # a text around a point
@@ -38,6 +40,18 @@ STYLE: Any = [
 ]
 
 P = ParamSpec("P")
+SCREEN, SHARP = 130, 2  # dots per inch in a notebook, and how many of its pixels one of them has
+
+
+class Drawing(Figure):
+    """A figure that a notebook shows without pyplot, which would keep every figure in memory."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture, and the size at which it is shown."""
+        stream = io.BytesIO()
+        self.savefig(stream, format="png", dpi=SCREEN * SHARP)
+        width, height = (round(SCREEN * inches) for inches in self.get_size_inches())
+        return stream.getvalue(), {"width": width, "height": height}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -57,7 +71,7 @@ def panels(
     """A white figure with a grid of axes; sizes in mm, and room for the handles of a legend."""
     if legend:
         height += _legend_size(legend, width)[1]
-    figure = Figure(figsize=(width * MM, height * MM), layout="constrained", facecolor="white")
+    figure = Drawing(figsize=(width * MM, height * MM), layout="constrained", facecolor="white")
     axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **grid)
     for ax in axes.flat:
         # Ticks are made when the figure is saved, with the settings of that moment. So the axes
@@ -117,9 +131,17 @@ def finished(
 
 
 def told(figure: Figure, basis: str) -> Figure:
-    """The figure with a line below it that says over what its numbers are."""
-    if basis:
-        figure.supxlabel(basis, x=0.99, ha="right", fontsize=SMALL, color=SOFT)
+    """The figure with a line more at its foot, which says over what its numbers are."""
+    if not basis:
+        return figure
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + FOOT * MM)
+    foot = FOOT * MM / (height + FOOT * MM)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, foot, 1, 1 - foot))
+    for legend in figure.legends:  # the layout moves the panels only
+        legend.borderaxespad += FOOT * MM * 72 / SMALL  # in sizes of its font
+    figure.text(0.99, 0.4 * foot, basis, ha="right", fontsize=SMALL, color=SOFT)
     return figure
 
 

@@ -36,6 +36,9 @@ class CaseSet:
     root: Path
     info: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return f"CaseSet({str(self.root)!r}: {len(self.ids)} cases of {', '.join(self.classes)})"
+
     @property
     def name(self) -> str:
         """The data set's key."""

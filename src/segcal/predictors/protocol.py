@@ -21,6 +21,10 @@ class Prediction:
     spacing: tuple[float, ...]  # of the axes (D, H, W), in mm
     seen: Tensor | None = None  # (D, H, W), False where the network did not look; None: all seen
 
+    def __repr__(self) -> str:
+        given = {key: value for key, value in vars(self).items() if isinstance(value, Tensor)}
+        return f"Prediction({', '.join(f'{key} {tuple(x.shape)}' for key, x in given.items())})"
+
     @property
     def slices(self) -> Tensor:
         """The logits slice by slice, (D, K, H, W), as losses, metrics and calibrators take them."""

@@ -43,6 +43,10 @@ class Run(ImagePredictor):
     device: torch.device
     data: Path | None = None  # where its data set is, if it has moved
 
+    def __repr__(self) -> str:
+        name, of = self.info["settings"]["network"]["name"], self.info["data"]["name"]
+        return f"Run({str(self.root)!r}: {name} on {of}, {self.weights} weights)"
+
     @property
     def settings(self) -> RunSettings:
         """The settings it was trained with."""

@@ -54,7 +54,7 @@ def train(
     """Train a run, or resume it; returns the content of `run.json`.
 
     A finished run is skipped unless `again`, or goes on if only the number of epochs grew and its
-    learning rate has been that of a longer run. `say` is told from which epoch a run goes on."""
+    learning rate has been that of a longer run. `say` is told which, and from which epoch."""
     out, cases = Path(out), folders.open_cases(Path(settings.data))
     cases.require_prepared()
     chosen: dict[str, Any] = settings.training.model_dump(include={"keep_empty", "augment"})
@@ -82,6 +82,7 @@ def train(
 
         step = processes.decided(trainer, begin) or ("resume" if last.is_file() else "start")
         if step == "skip":
+            say(f"{out} is trained already; --again starts it over")
             return info
         if step == "resume" and trainer.is_global_zero:
             done, epochs = len(folders.read_log(out)), settings.training.epochs
