@@ -232,7 +232,7 @@ def _cautions(findings: Findings) -> list[str]:
     """What makes the comparison weak."""
     failed = findings.results.failed
     cautions = [f"{name} failed and is left out: {error}" for name, error in failed.items()]
-    cautions += _unlearned(findings)
+    cautions += _on_unlearned(findings)
     if findings.n_patients < 2:
         unit = "test case" if findings.n_cases == 1 else "patient"
         return [*cautions, f"One {unit} only: no interval, no test, and the order means little."]
@@ -253,16 +253,27 @@ def _cautions(findings: Findings) -> list[str]:
     return cautions
 
 
-def _unlearned(findings: Findings) -> list[str]:
-    """Which methods never predict a class on validation, in how many of their runs."""
-    cautions, runs = [], findings.results.runs
+def _unlearned(findings: Findings) -> dict[str, dict[str, list[str]]]:
+    """By contender, the classes that validation never predicts, each with the runs that do not."""
+    lacking: dict[str, dict[str, list[str]]] = {}
     for c in findings.results.main(findings.dataset):
-        lacking = {run: unlearned(runs[run], c.weights) for run in c.runs}
-        for kind in dict.fromkeys(kind for kinds in lacking.values() for kind in kinds):
-            those = [run for run, kinds in lacking.items() if kind in kinds]
-            which = "" if len(c.runs) == 1 else f" in {len(those)} of {len(c.runs)} runs"
-            never = f"{findings.names[c.key]} never predicts {kind} on validation{which}"
-            cautions.append(f"{never}; {remedy(runs[those[0]]['settings'])}.")
+        for run in c.runs:
+            for kind in unlearned(findings.results.runs[run], c.weights):
+                lacking.setdefault(c.key, {}).setdefault(kind, []).append(run)
+    return lacking
+
+
+def _on_unlearned(findings: Findings) -> list[str]:
+    """Which classes each method never predicts on validation, and in how many of its runs."""
+    cautions, runs = [], findings.results.runs
+    n_runs = {c.key: len(c.runs) for c in findings.results.main(findings.dataset)}
+    for key, lacking in _unlearned(findings).items():
+        kinds, n = [], n_runs[key]
+        for kind, those in lacking.items():
+            kinds.append(kind if n == 1 else f"{kind} ({len(those)} of {n} runs)")
+        never = f"{findings.names[key]} never predicts {listed(kinds)} on validation"
+        (first, *_) = next(iter(lacking.values()))
+        cautions.append(f"{never}; {remedy(runs[first]['settings'])}.")
     return cautions
 
 
@@ -274,9 +285,12 @@ def _advice(findings: Findings) -> str:
     if findings.ranking is None:
         text = "There is only one method; to choose, compare it with others on the same data."
         return text + _calibrators(findings, findings.names)
+    if len(findings.silent) == len(findings.names):
+        return "No method can be recommended: none predicts foreground."
     labels = listed([name_of(metric) for metric in metrics], "or")
     best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
     best -= set(findings.silent)
+    best = best - set(_unlearned(findings)) or best
     if best:
         return _choice(findings, findings.ranking, best, labels)
     firsts: dict[str, list[str]] = {}
