@@ -13,7 +13,7 @@ from segcal.compare.ranking import VERDICTS, Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
 from segcal.report.audits import is_of_audit, judged
-from segcal.report.findings import Change, Findings, Leader, find, unbeaten
+from segcal.report.findings import Change, Findings, Leader, find, lost_classes, unbeaten
 from segcal.report.probabilities import (
     before_and_after,
     by_verdict,
@@ -22,7 +22,7 @@ from segcal.report.probabilities import (
     on_volumes,
 )
 from segcal.report.words import NBSP, capital, listed, name_of, number_of
-from segcal.unlearned import remedy, unlearned
+from segcal.unlearned import remedy
 
 OUTCOMES = {
     "worse": "Significantly worse than",
@@ -232,7 +232,7 @@ def _cautions(findings: Findings) -> list[str]:
     """What makes the comparison weak."""
     failed = findings.results.failed
     cautions = [f"{name} failed and is left out: {error}" for name, error in failed.items()]
-    cautions += _on_unlearned(findings)
+    cautions += _unlearned(findings)
     if findings.n_patients < 2:
         unit = "test case" if findings.n_cases == 1 else "patient"
         return [*cautions, f"One {unit} only: no interval, no test, and the order means little."]
@@ -253,27 +253,15 @@ def _cautions(findings: Findings) -> list[str]:
     return cautions
 
 
-def _unlearned(findings: Findings) -> dict[str, dict[str, list[str]]]:
-    """By contender, the classes that validation never predicts, each with the runs that do not."""
-    lacking: dict[str, dict[str, list[str]]] = {}
-    for c in findings.results.main(findings.dataset):
-        for run in c.runs:
-            for kind in unlearned(findings.results.runs[run], c.weights):
-                lacking.setdefault(c.key, {}).setdefault(kind, []).append(run)
-    return lacking
-
-
-def _on_unlearned(findings: Findings) -> list[str]:
+def _unlearned(findings: Findings) -> list[str]:
     """Which classes each method never predicts on validation, and in how many of its runs."""
-    cautions, runs = [], findings.results.runs
-    n_runs = {c.key: len(c.runs) for c in findings.results.main(findings.dataset)}
-    for key, lacking in _unlearned(findings).items():
-        kinds, n = [], n_runs[key]
-        for kind, those in lacking.items():
-            kinds.append(kind if n == 1 else f"{kind} ({len(those)} of {n} runs)")
-        never = f"{findings.names[key]} never predicts {listed(kinds)} on validation"
-        (first, *_) = next(iter(lacking.values()))
-        cautions.append(f"{never}; {remedy(runs[first]['settings'])}.")
+    cautions, runs, lost = [], findings.results.runs, lost_classes(findings)
+    for c in findings.results.main(findings.dataset):
+        n, of_each = len(c.runs), lost.get(c.key, {}).items()
+        kinds = [kind + f" ({len(those)} of {n} runs)" * (n > 1) for kind, those in of_each]
+        if kinds:
+            never = f"{findings.names[c.key]} never predicts {listed(kinds)} on validation"
+            cautions.append(f"{never}; {remedy(runs[c.runs[0]]['settings'])}.")
     return cautions
 
 
@@ -290,7 +278,7 @@ def _advice(findings: Findings) -> str:
     labels = listed([name_of(metric) for metric in metrics], "or")
     best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
     best -= set(findings.silent)
-    best = best - set(_unlearned(findings)) or best
+    best = best - set(lost_classes(findings)) or best
     if best:
         return _choice(findings, findings.ranking, best, labels)
     firsts: dict[str, list[str]] = {}
