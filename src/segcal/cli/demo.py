@@ -42,7 +42,7 @@ def demo(
     plan = "demo-quick" if quick else "demo"
     with Board() as board:
         done = run_demo(out or Path(plan), workers=workers, say=board.say, watch=board, plan=plan)
-    title = "16 test phantoms, means over cases; networks trained to the end; T (above 1: too sure)"
+    title = "16 test phantoms, means over cases; weights of the last epoch; T (above 1: too sure)"
     title += " and settings from validation"
     table = Table(*map(_head, done.rows[0]), title=title)
     for row in done.rows:

@@ -93,9 +93,12 @@ def train(
         scores = [f"{info[name][key]:.4f}" if key in info[name] else "" for key in shown]
         table.add_row(str(folder), name, str(info[name]["epoch"]), *scores, str(info["seconds"]))
     show(info | {"folder": str(folder)}, table, as_json)
+    lacking: dict[str, list[str]] = {}  # mostly the same classes with all weights
     for name in WEIGHTS:
-        if sentence := warning(info, name):
-            note(f"{name} weights: {sentence}", "warning")
+        lacking.setdefault(warning(info, name), []).append(name)
+    for sentence, names in lacking.items():
+        if sentence:
+            note(f"{', '.join(names)} weights: {sentence}", "warning")
 
 
 def _default_folder(settings: RunSettings) -> Path:

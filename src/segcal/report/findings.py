@@ -16,6 +16,7 @@ from segcal.compare.metric_sets import PERFECT
 from segcal.compare.ranking import SIGNIFICANT, Confidence, Ranking
 from segcal.figures.collected import main_scores
 from segcal.folders import read_fits
+from segcal.unlearned import unlearned
 
 Fits = list[dict[str, dict[str, Any]]]  # of each run: the facts by calibrator
 
@@ -108,6 +109,16 @@ def find(results: Results, dataset: str) -> Findings:
         },
         changes=_changes(results, dataset, fits),
     )
+
+
+def lost_classes(findings: Findings) -> dict[str, dict[str, list[str]]]:
+    """By contender, the classes that validation never predicts, each with the runs that do not."""
+    lost: dict[str, dict[str, list[str]]] = {}
+    for c in findings.results.main(findings.dataset):
+        for run in c.runs:
+            for kind in unlearned(findings.results.runs[run], c.weights):
+                lost.setdefault(c.key, {}).setdefault(kind, []).append(run)
+    return lost
 
 
 def _leader(ranked: Ranking, metric: str) -> Leader:

@@ -13,7 +13,7 @@ from segcal.compare.ranking import VERDICTS, Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
 from segcal.report.audits import is_of_audit, judged
-from segcal.report.findings import Change, Findings, Leader, find, unbeaten
+from segcal.report.findings import Change, Findings, Leader, find, lost_classes, unbeaten
 from segcal.report.probabilities import (
     before_and_after,
     by_verdict,
@@ -22,7 +22,7 @@ from segcal.report.probabilities import (
     on_volumes,
 )
 from segcal.report.words import NBSP, capital, listed, name_of, number_of
-from segcal.unlearned import remedy, unlearned
+from segcal.unlearned import remedy
 
 OUTCOMES = {
     "worse": "Significantly worse than",
@@ -254,15 +254,14 @@ def _cautions(findings: Findings) -> list[str]:
 
 
 def _unlearned(findings: Findings) -> list[str]:
-    """Which methods never predict a class on validation, in how many of their runs."""
-    cautions, runs = [], findings.results.runs
+    """Which classes each method never predicts on validation, and in how many of its runs."""
+    cautions, runs, lost = [], findings.results.runs, lost_classes(findings)
     for c in findings.results.main(findings.dataset):
-        lacking = {run: unlearned(runs[run], c.weights) for run in c.runs}
-        for kind in dict.fromkeys(kind for kinds in lacking.values() for kind in kinds):
-            those = [run for run, kinds in lacking.items() if kind in kinds]
-            which = "" if len(c.runs) == 1 else f" in {len(those)} of {len(c.runs)} runs"
-            never = f"{findings.names[c.key]} never predicts {kind} on validation{which}"
-            cautions.append(f"{never}; {remedy(runs[those[0]]['settings'])}.")
+        n, of_each = len(c.runs), lost.get(c.key, {}).items()
+        kinds = [kind + f" ({len(those)} of {n} runs)" * (n > 1) for kind, those in of_each]
+        if kinds:
+            never = f"{findings.names[c.key]} never predicts {listed(kinds)} on validation"
+            cautions.append(f"{never}; {remedy(runs[c.runs[0]]['settings'])}.")
     return cautions
 
 
@@ -274,9 +273,12 @@ def _advice(findings: Findings) -> str:
     if findings.ranking is None:
         text = "There is only one method; to choose, compare it with others on the same data."
         return text + _calibrators(findings, findings.names)
+    if len(findings.silent) == len(findings.names):
+        return "No method can be recommended: none predicts foreground."
     labels = listed([name_of(metric) for metric in metrics], "or")
     best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
     best -= set(findings.silent)
+    best = best - set(lost_classes(findings)) or best
     if best:
         return _choice(findings, findings.ranking, best, labels)
     firsts: dict[str, list[str]] = {}
