@@ -10,6 +10,7 @@ from pathlib import Path
 
 import SimpleITK as sitk
 
+from segcal.data.images import read_header
 from segcal.folders.files import read_json
 from segcal.predictors.nnunet import Description
 from segcal.predictors.source import by_stem, listed
@@ -225,7 +226,4 @@ def _place(word: str, facts: Description, names: Mapping[str, str]) -> int | Non
 
 
 def _whole_numbers(path: Path) -> bool:
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    reader.ReadImageInformation()
-    return reader.GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64)
+    return read_header(path).GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64)
