@@ -1,5 +1,7 @@
 """Damaged and hostile predictions of others, and the files of audits: a sentence or sense."""
 
+import dataclasses
+import gzip
 import os
 import random
 import shutil
@@ -9,13 +11,14 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 from guarded import outcomes_of, share
-from made_predictions import made_cases, write_nnunet
+from made_predictions import made_cases, write_arrays, write_labels, write_nnunet
 from test_fuzz_files import changed, ended, everything_in, text_of
 from test_fuzz_images import damaged
 
 from segcal.auditing import audit
 from segcal.folders import read_fits, read_json, read_run
 from segcal.folders.audits import read_audit, read_out_of_fold
+from segcal.folders.files import read_rows
 from segcal.predictors.files import open_source
 from segcal.predictors.reading import open_maps
 from segcal.types import UserError
@@ -122,6 +125,27 @@ def test_a_pipe_among_maps_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.nii.gz")
     _, faults = outcomes_of(lambda seed: str(open_source(tmp_path)), [0])
     assert faults == []
+
+
+def test_one_case_under_two_names_is_refused_unless_it_is_one_patient(tmp_path):
+    cases = made_cases(4, shape=(3, 12, 10))
+    cases[3] = dataclasses.replace(cases[0], id="case_003")
+    write_arrays(tmp_path / "maps", cases)
+    write_labels(tmp_path / "labels", cases)
+    inputs = tmp_path / "maps", tmp_path / "labels"
+    with pytest.raises(UserError, match="case_000 and case_003 hold the same maps"):
+        audit(*inputs, out=tmp_path / "audit", report=False)
+    (tmp_path / "p.csv").write_text("case,patient\ncase_000,Anna\ncase_003,anna \n")
+    audit(*inputs, out=tmp_path / "audit", patients=tmp_path / "p.csv", report=False)
+    assert set(read_run(tmp_path / "audit")["data"]["patients"].values()) >= {"Anna"}
+
+
+def test_a_packed_table_unpacks_to_a_table_alone(tmp_path):
+    with gzip.open(tmp_path / "scores.csv.gz", "wb", compresslevel=1) as file:
+        for _ in range(70):
+            file.write(b"0" * (1 << 20))
+    with pytest.raises(UserError, match=r"scores.csv.gz is damaged; get the packed study again"):
+        read_rows(tmp_path / "scores.csv", [])
 
 
 READERS = {
