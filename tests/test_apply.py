@@ -63,12 +63,15 @@ def made_audit(root, *, kind="softmax", classes=CLASSES, helps="ts2", folds=("",
     """The files of a finished audit that `apply` reads; each region and fold has its own fit."""
     root.mkdir()
     facts = {"kind": kind, "format": "nnunet", "folds": list(folds)}
+    facts |= {"key": {}, "options": {}, "left_out": {}, "warnings": []}
     info = {"id": "a1", "kind": "audit", "status": "finished", "audit": facts}
     own = {"loss": {"name": "nnUNetTrainer"}, "network": {"name": "2d"}, "fold": 0, "seed": 0}
     info |= {"settings": {"data": str(model), **own}}
     info |= {"data": {"name": "made", "classes": list(classes), "regions": {}, "checksum": "0"}}
     write_json(root / "run.json", info)
-    about = {"verdict": "overconfident", "kind": kind, "calibrator": helps}
+    about = {"verdict": "overconfident", "kind": kind, "calibrator": helps, "sentences": []}
+    about |= {"n_cases": 0, "classes": list(classes), "temperature": {}, "scores": {}}
+    about |= {"warnings": [], "left_out": {}}
     write_json(root / "audit.json", about)
     if kind == "confidence":
         return root

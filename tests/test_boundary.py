@@ -96,13 +96,19 @@ def test_text_that_is_no_unicode_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_more_processes_than_a_machine_has_cores(tmp_path, monkeypatch, capsys):
+def test_more_than_a_machine_holds(tmp_path, monkeypatch, capsys):
     cases = prepare("phantom", to=tmp_path, n_cases=4, shape=(4, 24, 24)).cases
     arguments = ["train", cases.root, "--out", tmp_path / "run", "--epochs", 1]
     code, _, said = run(monkeypatch, capsys, *arguments, "--set", "machine.devices=99")
     assert code == 2
     assert "machine.devices=99 would start that many processes" in said
-    code, _, said = run(monkeypatch, capsys, *arguments, "--set", "network.width=99999999")
-    assert code == 2
-    assert "memory ran out" in said
+    refused = {
+        "network.width=99999999": "width must lie in [0, 1000]",
+        "network.width=1000": "more than 1,000,000,000; choose a smaller width",
+        "machine.accelerator=tpu": "unknown accelerator 'tpu'",
+    }
+    for setting, sentence in refused.items():
+        code, _, said = run(monkeypatch, capsys, *arguments, "--set", setting)
+        assert code == 2
+        assert sentence in said
     assert not (tmp_path / "run").exists()

@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from segcal.folders import (
     COLUMNS,
     BusyError,
     alone,
+    load_weights,
     read_bins,
     read_scores,
+    save_weights,
     sweep,
     write_bins,
     write_json,
@@ -130,3 +135,32 @@ def test_partial_files_of_dead_processes_go_and_of_living_ones_stay(tmp_path):
     assert len([*(tmp_path / "below").iterdir()]) == 4
     sweep(tmp_path, held=True)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["below", "c", "c"]
+
+
+def some_weights():
+    return {"a.weight": torch.randn(2, 3), "a.n": torch.tensor(5), "b": torch.ones(2).bfloat16()}
+
+
+def test_a_flipped_bit_of_weights_is_found(tmp_path):
+    path, weights = tmp_path / "best.safetensors", some_weights()
+    save_weights(path, weights)
+    content = path.read_bytes()
+    n_refused = 0
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        try:
+            read = load_weights(path)
+        except (ValueError, SafetensorError):
+            n_refused += 1
+            continue
+        # what has no meaning may change, such as the name of the checksum
+        assert set(read) == set(weights)
+        assert all(torch.equal(value, weights[name]) for name, value in read.items())
+    assert n_refused > 0.9 * len(content)
+    path.write_bytes(content)
+    assert all(torch.equal(value, weights[name]) for name, value in load_weights(path).items())
+
+
+def test_weights_of_older_versions_have_no_checksum(tmp_path):
+    save_file(some_weights(), tmp_path / "best.safetensors")
+    assert set(load_weights(tmp_path / "best.safetensors")) == set(some_weights())

@@ -23,7 +23,7 @@ from segcal.auditing.written import fit_path, write_all
 from segcal.calibrators import Fitted, load
 from segcal.compare import Results, read_results
 from segcal.figures import FIGURES
-from segcal.folders import calibrator_path, is_run, read_run, whole_or_not
+from segcal.folders import calibrator_path, is_run, read_run, sweep, whole_or_not
 from segcal.folders.audits import KIND, REPORT, is_audit, read_audit
 from segcal.predictors.files import open_source
 from segcal.predictors.source import Source
@@ -150,6 +150,7 @@ def audit(
     key = {"files": _fingerprint(source), "places": places, **how}
     _check_target(target, [Path(path), *(each for each in folders if each is not None)])
     if target.exists() and not again:
+        sweep(target)
         found = _known(target, key, report)
     else:
         with whole_or_not(target, key) as folder:

@@ -21,6 +21,8 @@ from segcal.folders.audits import (
     read_out_of_fold,
     write_calibrated,
 )
+from segcal.folders.result_schemas import Ts2Parameters, TsParameters
+from segcal.folders.schemas import fault_of
 from segcal.predictors.files import open_source
 from segcal.predictors.nnunet import described, model_folder
 from segcal.predictors.source import Source
@@ -169,7 +171,10 @@ def _saved_fits(
         if not calibrators.saved(path):
             raise UserError(f"{root} has no fitted {name}; audit more patients, or use another")
         fit = calibrators.load(path, expect={"run": info["id"]})
-        fits.append({key: float(value) for key, value in sorted(fit.parameters.items())})
+        values = {key: float(value.sum()) for key, value in sorted(fit.parameters.items())}
+        if fault := fault_of(TsParameters if name == "ts" else Ts2Parameters, values):
+            raise UserError(f"{path} is damaged; audit again with --again ({fault})")
+        fits.append(values)
     return tuple(fits)
 
 

@@ -14,7 +14,7 @@ from segcal.auditing.work import BEFORE, Task, condition_of, done, spread
 from segcal.auditing.written import Audited
 from segcal.folders import StoppedError
 from segcal.predictors.reading import read_case
-from segcal.predictors.source import Source
+from segcal.predictors.source import Source, SourceCase
 from segcal.types import Progress, UserError
 
 
@@ -44,6 +44,7 @@ class Making:
         if not self.n_foreground:
             raise UserError("no reference holds any foreground, so there is nothing to score")
         kept = [self.source.cases[i] for i in numbers]
+        _refuse_copies(kept, facts)
         n_problems = len(next(iter(facts.values())).curves)
         tables = []
         for p in range(n_problems):
@@ -130,3 +131,17 @@ class Making:
                 " out-of-fold predictions exist"
             )
         return notes
+
+
+def _refuse_copies(cases: Sequence[SourceCase], facts: Mapping[str, Facts]) -> None:
+    """Refuse one case under two names, whose fits would be on what they are scored on."""
+    first: dict[Any, SourceCase] = {}
+    for case in cases:
+        own = facts[case.id]
+        content = (own.label_sha256, *(curves.sums.tobytes() for curves in own.curves))
+        other = first.setdefault(content, case)
+        if own.curves and other.patient != case.patient:
+            both = f"{other.id} and {case.id} hold the same maps and reference"
+            why = "calibrators would be fitted on what they are scored on"
+            remedy = "name their one patient with --patients, or remove one of them"
+            raise UserError(f"{both}, so {why}; {remedy}")

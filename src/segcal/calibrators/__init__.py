@@ -15,10 +15,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from segcal.calibrators.fitting import (
@@ -107,14 +109,15 @@ def saved(stem: AnyPath) -> bool:
 def load(stem: AnyPath, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     """Read a saved calibrator; its identity must hold all that `expect` says."""
     again = "fit the calibrator again"
+    for path in _paths(stem):
+        if not path.is_file():
+            lacks = f"there is no fitted calibrator {stem} ({path} is missing)"
+            raise UserError(f"{lacks}; fit it first, with segcal calibrate")
+    data, text = (path.read_bytes() for path in _paths(stem))
     try:
-        data, text = (path.read_bytes() for path in _paths(stem))
         facts = json.loads(text)
         version, digest = facts["format"], facts.pop("sha256")
-    except FileNotFoundError as error:
-        lacks = f"there is no fitted calibrator {stem} ({error.filename} is missing)"
-        raise UserError(f"{lacks}; fit it first, with segcal calibrate") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{stem}.json is damaged; {again}") from None
     key = facts.get("key")
     if version == 1 and key not in SAME:
@@ -124,13 +127,23 @@ def load(stem: AnyPath, *, expect: Mapping[str, Any] | None = None) -> Fitted:
     if digest != _digest(data, facts):
         both = f"{stem}.json or {stem}.safetensors"
         raise UserError(f"{both} was changed after it was written; {again}")
+    if key not in CALIBRATORS or not isinstance(facts.get("identity"), dict):
+        raise UserError(f"{stem}.json names no calibrator that segcal has; {again}")
     identity = {"weights": "best", **facts["identity"]}  # older fits were of a run's only weights
     for name, wanted in (expect or {}).items():
         if identity.get(name) != wanted:
             fitted_on = f"{name} {identity.get(name)!r}, not {wanted!r}"
             raise UserError(f"{stem} was fitted on {fitted_on}; segcal calibrate --again fits it")
     del facts["format"], facts["key"]
-    row, tensors = CALIBRATORS[key], safetensors.torch.load(data)
+    row = CALIBRATORS[key]
+    try:
+        tensors = safetensors.torch.load(data)
+        fits = all(value.isfinite().all() for value in tensors.values())
+        signature(row.apply).bind(None, None, **tensors)
+    except (SafetensorError, TypeError):
+        fits = False
+    if not fits or not isinstance(facts.get("n_classes"), int):
+        raise UserError(f"{stem}.safetensors is not of {key}; {again}")
     facts = {"voxels": "all", **facts}  # older fits were over all voxels
     return Fitted(key, row.apply, tensors, facts, row.keeps_labels)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,11 +122,18 @@ def matches(pattern: str) -> dict[str, Path]:
 
 
 def label_values(paths: Iterable[Path]) -> list[int]:
-    """The whole numbers other than 0 in some label maps; what cannot be read is said later."""
+    """The whole numbers other than 0 in some label maps.
+
+    Some that cannot be read are said later, all of them at once."""
     values: set[float] = set()
+    problem: UserError | None = None
     for path in paths:
-        with suppress(UserError):
+        try:
             values.update(np.unique(sitk.GetArrayFromImage(read_single(path))).tolist())
+        except UserError as error:
+            problem = problem or error
+    if problem is not None and not values:
+        raise problem
     return sorted(int(value) for value in values if value == int(value) and value != 0)
 
 

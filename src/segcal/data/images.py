@@ -126,18 +126,27 @@ def read_single(path: Path) -> sitk.Image:
     return channels[0]
 
 
+def read_header(path: Path) -> sitk.ImageFileReader:
+    """What the header of an image file says, which is checked first; no voxel is read."""
+    reader = sitk.ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.SetImageIO(check_header(path))
+    try:
+        reader.ReadImageInformation()
+    except RuntimeError:
+        raise UserError(f"{path} cannot be read: it is no image, or it is truncated") from None
+    return reader
+
+
 def orientation(path: Path) -> str | None:
     """The anatomical orientation code in the header of a 3D image; `None` if it has none."""
     if path.is_dir():
         with suppress(UserError):
             return Grid.of(read_series(path)).orientation
         return None
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
     try:
-        reader.SetImageIO(check_header(path))
-        reader.ReadImageInformation()
-    except (UserError, RuntimeError):  # said when the image is read
+        reader = read_header(path)
+    except UserError:  # said when the image is read
         return None
     n = reader.GetDimension()
     if n not in (3, 4):

@@ -5,6 +5,7 @@ Here are the names that several packages use."""
 from segcal.folders.cases import FORMAT, IGNORED, CaseSet, array_path, open_cases
 from segcal.folders.files import (
     as_cell,
+    load_weights,
     read_json,
     replacing,
     save_figure,

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from segcal.folders.files import read_json, write_json
+from segcal.folders.result_schemas import AuditFile, OutOfFoldFile
+from segcal.folders.schemas import fault_of
 from segcal.types import UserError
 
 AUDIT, REPORT = "audit.json", "report.html"
@@ -25,10 +29,7 @@ def is_audit(root: Path) -> bool:
 
 def read_audit(root: Path) -> dict[str, Any]:
     """The content of `audit.json`."""
-    content = read_json(root / AUDIT)
-    if not isinstance(content, dict) or "verdict" not in content:
-        raise UserError(f"{root / AUDIT} is missing or damaged; audit again with --again")
-    return content
+    return _checked(root / AUDIT, AuditFile)
 
 
 def write_audit(root: Path, content: Mapping[str, Any]) -> None:
@@ -43,11 +44,17 @@ def write_out_of_fold(root: Path, fits: Mapping[str, Any]) -> None:
 
 def read_out_of_fold(root: Path) -> dict[str, Any]:
     """These parameters by case and calibrator: a list with an entry for each problem."""
-    content = read_json(root / OUT_OF_FOLD)
-    if not isinstance(content, dict):
-        path = root / OUT_OF_FOLD
+    return _checked(root / OUT_OF_FOLD, OutOfFoldFile)
+
+
+def _checked(path: Path, model: type[BaseModel]) -> dict[str, Any]:
+    content = read_json(path)
+    if content is None:
         raise UserError(f"{path} is missing or damaged; audit again with --again")
-    return content
+    if fault := fault_of(model, content):
+        raise UserError(f"{path} is damaged; audit again with --again ({fault})")
+    known: dict[str, Any] = content
+    return known
 
 
 def read_calibrated(root: Path) -> Any:

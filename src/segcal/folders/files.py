@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import io
 import json
 import os
 import struct
@@ -24,6 +25,7 @@ PARTIAL = ".partial-"
 """Begins the names of files that are being written; the number of the process follows."""
 
 _BLOCK = 1 << 20
+_UNPACKED, _DENSEST = 1 << 26, 100  # bytes that any file may unpack to, and from each of its own
 _BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)  # what a damaged compressed file raises
 
 
@@ -155,8 +157,17 @@ def _compressed(path: Path) -> Path:
 
 
 def _opened(path: Path) -> IO[str]:
-    real = existing(path) or path
-    return (gzip.open if real.suffix == ".gz" else open)(real, "rt", newline="", encoding="utf-8")
+    real = existing(path)
+    if real is None:  # nor is a pipe one, which can take for ever to open
+        raise FileNotFoundError(f"there is no file {path}")
+    if real.suffix != ".gz":
+        return real.open(newline="", encoding="utf-8")
+    limit = max(_UNPACKED, _DENSEST * real.stat().st_size)
+    with gzip.open(real) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise gzip.BadGzipFile("it unpacks to more than any table does")
+    return io.StringIO(content.decode(), newline="")
 
 
 def sha256(path: Path) -> str:
@@ -173,6 +184,7 @@ def digest_of(path: Path, algorithm: str) -> str:
     return digest.hexdigest()
 
 
+_CHECKSUM = "sha256"  # in the metadata of weights
 _COMMENT = 64  # characters of a SHA-256
 _LENGTH = struct.Struct("<H")  # of a comment, in front of it
 
@@ -239,13 +251,40 @@ def save_figure(path: AnyPath, figure: Figure) -> None:
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Write a network's weights as safetensors."""
+    """Write a network's weights as safetensors, with their checksum."""
     from safetensors.torch import save  # needs torch, which most users of this module do without
 
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    content = save(tensors, {_CHECKSUM: _checksum_of(tensors)})
     with replacing(path) as partial:  # not save_file, whose files only their owner may read
-        partial.write_bytes(save(tensors))
+        partial.write_bytes(content)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Read a network's weights; `ValueError` if they are not what was written.
+
+    Older files have no checksum."""
+    from safetensors import safe_open
+
+    if not path.is_file():  # to open a pipe can take for ever
+        raise FileNotFoundError(f"there is no file {path}")
+    with safe_open(str(path), "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        known = (file.metadata() or {}).get(_CHECKSUM)
+    if known is not None and known != _checksum_of(tensors):
+        raise ValueError("the file was changed after it was written")
+    return tensors
+
+
+def _checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def write_image(path: Path, image: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, RootModel, model_validator
 
 from segcal.folders.names import check_name
-from segcal.folders.schemas import Record, named
+from segcal.folders.schemas import CaseId, ClassName, Count, Length, Pair, Record, named
 
 CellName = Annotated[str, named(check_name, "cell")]
 Number = float | bool
@@ -97,13 +97,80 @@ class GuaranteeFile(Record):
     classes: dict[str, ClassScores]
 
 
+class Temperature(Record):
+    """A fitted temperature, with its interval if there are enough patients."""
+
+    temperature: Length
+    interval: Pair | None = None
+
+
+class ValNll(Record):
+    """The NLL of validation before and after a calibrator."""
+
+    before: float
+    after: float
+
+
 class FitFile(Record):
     """The facts of a fitted calibrator."""
 
     key: str = ""
+    voxels: str = "all"
+    over_all: Temperature | None = None
+    val_nll: ValNll | None = None
     identity: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
+
+
+class TsFile(FitFile, Temperature):
+    """The facts of `ts`; near predicted foreground, with the temperature over all voxels."""
+
+    @model_validator(mode="after")
+    def _has_both(self) -> TsFile:
+        if self.voxels == "near" and self.over_all is None:
+            raise ValueError("it lacks over_all")
+        return self
+
+
+class TsParameters(Record):
+    """The parameters of `ts`."""
+
+    temperature: Length
+
+
+class Ts2Parameters(Record):
+    """The parameters of `ts2`."""
+
+    near: Length
+    far: Length
+    radius: Annotated[FiniteFloat, Field(ge=0, le=99)]
+
+
+class OutOfFoldRecord(Record):
+    """What is fitted without a case's patient: a list with an entry for each problem."""
+
+    ts: Annotated[list[TsParameters], Field(default_factory=list, min_length=1)]
+    ts2: Annotated[list[Ts2Parameters], Field(default_factory=list, min_length=1)]
+
+
+class OutOfFoldFile(RootModel[dict[CaseId, OutOfFoldRecord]]):
+    """`out_of_fold.json`."""
+
+
+class AuditFile(Record):
+    """`audit.json`."""
+
+    verdict: str
+    sentences: list[str]
+    n_cases: Count
+    kind: str
+    classes: list[ClassName]
+    temperature: dict[str, float | None]
+    calibrator: Literal["ts", "ts2"] | None
+    scores: dict[str, dict[str, dict[str, float | None]]]
+    warnings: list[str]
+    left_out: dict[str, str]
 
 
 class SummaryFile(Record):

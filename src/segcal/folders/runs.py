@@ -24,7 +24,7 @@ from segcal.folders.files import (
     write_rows,
 )
 from segcal.folders.names import path_of
-from segcal.folders.result_schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile
+from segcal.folders.result_schemas import BinsEntry, BinsFile, FitFile, GuaranteeFile, TsFile
 from segcal.folders.schemas import RunFile, fault_of
 from segcal.types import UserError
 
@@ -222,7 +222,8 @@ def read_fits(root: Path, weights: str = "best") -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted(calibrator_path(root, "any", weights).parent.glob("[!.]*.json")):
         content = read_json(path)
-        if fault := fault_of(FitFile, content):
+        is_ts = path.stem.partition("_")[0] == "ts"  # of a region: ts_1
+        if fault := fault_of(TsFile if is_ts else FitFile, content):
             raise UserError(f"{path} is damaged; run segcal calibrate --again on {root} ({fault})")
         # older fits were over all voxels, and did not say so
         found[path.stem] = {"voxels": "all", **content}

@@ -29,6 +29,7 @@ CaseId = Annotated[str, named(check_name, "case")]
 DatasetName = Annotated[str, named(check_name, "data set")]
 ClassName = Annotated[str, named(check_text, "class")]
 ChannelName = Annotated[str, named(check_text, "channel")]
+FilePath = Annotated[str, Field(pattern=r"^[^\x00]+$")]  # no system has a name with a NUL
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 Length = Annotated[FiniteFloat, Field(gt=0)]
@@ -147,7 +148,7 @@ class Named(Record):
 class RunSettingsRecord(Record):
     """The settings of a run; `config` has the whole model."""
 
-    data: str
+    data: FilePath
     fold: Count
     seed: Count
     loss: Named
@@ -186,7 +187,19 @@ class Kept(Record):
 class Member(Record):
     """A run of an ensemble."""
 
-    folder: str
+    folder: FilePath
+
+
+class AuditFacts(Record):
+    """What the `run.json` of an audit says of the audited files."""
+
+    kind: str
+    format: str
+    folds: list[str]
+    key: dict[str, Any]
+    options: dict[str, FilePath | None]
+    left_out: dict[str, str]
+    warnings: list[str]
 
 
 class RunFile(Record):
@@ -204,22 +217,22 @@ class RunFile(Record):
     seconds: float | None = None
     peak_memory_mb: float | None = None
     kind: str = "run"
-    members: list[Member] | None = None
+    members: Annotated[list[Member], Field(min_length=1)] | None = None
     weights: str | None = None
     average: str | None = None
     calibrator: str | None = None
-    audit: dict[str, Any] = Field(default_factory=dict)
+    audit: AuditFacts | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> RunFile:
-        if self.kind == "audit" and {"kind", "format", "folds"} <= set(self.audit):
+        if self.kind == "audit" and self.audit is not None:
             return self
         if self.kind != "run" and None in (self.members, self.weights, self.calibrator):
             raise ValueError("it is no run, and lacks members, weights or calibrator")
         return self
 
 
-def fault_of(model: type[Record], content: Any) -> str | None:
+def fault_of(model: type[BaseModel], content: Any) -> str | None:
     """What is wrong with the content of a file, in a few words; `None` if nothing is.
 
     >>> fault_of(Member, {"folder": 5})

@@ -13,17 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segcal.networks.transunet import transunet
 from segcal.networks.unets import attention_unet, unet, unetpp
-from segcal.types import UserError, check_settings, settings_of
+from segcal.types import UserError, check_range, check_settings, settings_of
 
 __all__ = ["NETWORKS", "Network", "Padded", "attention_unet", "build_network", "last_layer"]
 __all__ += ["transunet", "unet", "unetpp"]
 
 STRIDE = 16  # heights and widths inside the networks are multiples of it (32 if `last_pool` is 4)
+
+MOST, MOST_WEIGHTS = 1000, 1_000_000_000
+"""The largest width or depth, and the most weights: training takes 16 bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,23 @@ def build_network(name: str, in_channels: int, n_classes: int, **settings: Any) 
         whole = isinstance(row.settings[key], int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             raise UserError(f"{key} must be a {'whole ' if whole else ''}number; got {value!r}")
+    defaults = row.settings.items()
+    if larger := [key for key, n in defaults if isinstance(n, int) and settings.get(key, n) > n]:
+        for key in larger:
+            check_range(key, settings[key], 0, MOST)
+        with torch.device("meta"):  # shapes alone: no memory
+            shapes = row.build(in_channels, n_classes, **settings)
+        _check_size(shapes, " or ".join(larger))
     stride = STRIDE // 2 * settings.get("last_pool", 2)
     return Padded(row.build(in_channels, n_classes, **settings), in_channels, stride)
+
+
+def _check_size(network: nn.Module, setting: str) -> None:
+    """Refuse a network that no memory holds."""
+    n_weights = sum(each.numel() for each in network.parameters())
+    if n_weights > MOST_WEIGHTS:
+        problem = f"this network would have {n_weights:,} weights, more than {MOST_WEIGHTS:,}"
+        raise UserError(f"{problem}; choose a smaller {setting}")
 
 
 def last_layer(network: nn.Module) -> nn.Conv2d:

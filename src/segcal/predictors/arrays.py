@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -14,11 +17,17 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from segcal.data.containers.contents import check_voxels
 from segcal.predictors.maps import Map, Maps
 from segcal.types import UserError
 
 KEYS = ("probabilities", "softmax")
 """What nnU-Net calls the maps in its `.npz` files: version 2, version 1."""
+
+_DAMAGED = (
+    *(zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, struct.error),
+    *(NotImplementedError, RuntimeError, ValueError, OverflowError),  # also of zipfile
+)
 
 _BLOCK = 1 << 16  # values that are read at once: they stay in the cache
 
@@ -96,15 +105,16 @@ def _header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtyp
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     try:
         shape, fortran, dtype = readers[npy.read_magic(file)](file)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, tokenize.TokenError):
         raise UserError(f"{path} holds no array that can be read; export it again") from None
     if dtype.hasobject:
         remedy = "store one array of numbers (K, z, y, x)"
         raise UserError(f"{path} holds Python objects, which are not opened; {remedy}")
     check_type(path, dtype)
-    if len(shape) not in (3, 4) or min(shape) < 1:
+    if len(shape) not in (3, 4) or min(shape) < 1 or any(n is True for n in shape):
         rule = "maps must be (K, z, y, x), or (K, y, x) for a 2D case"
         raise UserError(f"{path} has shape {shape}; {rule}")
+    check_voxels(f"{path} has maps of", shape if fortran else shape[1:])
     return shape, fortran, dtype
 
 
@@ -180,7 +190,7 @@ def whole(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError):
+    except _DAMAGED:
         problem = "is truncated or damaged; export it again"
     except MemoryError:
         problem = "does not fit into the memory of this machine"

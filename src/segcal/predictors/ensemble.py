@@ -133,7 +133,7 @@ def make_ensemble(
         members.append(facts | {"loss": settings["loss"], "network": settings["network"]})
     made = {"average": average, "calibrator": calibrator, "weights": weights, "members": members}
     with alone(out):
-        if is_run(out):
+        if is_run(out) or is_empty_run(out):
             sweep_run(out)
         if is_run(out) and not again:
             known = read_run(out)

@@ -31,6 +31,9 @@ from segcal.predictors.source import (
 )
 from segcal.types import UserError, check_choice
 
+MOST_MAPS = 255
+"""Maps of a case: one for each class, background too; labels are bytes, and one of them is kept."""
+
 
 def open_source(
     path: Path,
@@ -171,6 +174,9 @@ def _named(source: Source, held: Files, facts: Description | None, *, said_by_us
         note = "confidence of the predicted class beside a label map: top-label scores only"
         return replace(source, classes=classes, notes=(note, *source.notes))
     n_maps = _n_maps(source)
+    if n_maps > MOST_MAPS:
+        problem = f"{source.root} has {n_maps} maps a case, and labels go to {MOST_MAPS - 1}"
+        raise UserError(f"{problem}; store maps as (K, z, y, x), the classes first")
     n_classes = n_maps if regional else n_maps - 1
     if source.format in ("class maps", "segcal"):
         n_classes = len(held.classes)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import SimpleITK as sitk
 
+from segcal.data.images import read_header
 from segcal.folders.files import read_json
 from segcal.predictors.nnunet import Description
 from segcal.predictors.source import by_stem, listed
@@ -256,10 +257,7 @@ def _place(word: str, facts: Description, names: Mapping[str, str]) -> int | Non
 
 def _labels_alone(path: Path) -> bool:
     """Whether an image holds labels: whole numbers by type, or by value, as MONAI writes them."""
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    reader.ReadImageInformation()
-    if reader.GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64):
+    if read_header(path).GetPixelID() not in (sitk.sitkFloat32, sitk.sitkFloat64):
         return True
     try:
         values = next(open_volume(path).classes())

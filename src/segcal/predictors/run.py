@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from monai.inferers import sliding_window_inference
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from segcal.config import RunSettings, checked
 from segcal.folders import (
     WEIGHTS,
     CaseSet,
+    load_weights,
     read_run,
     refuse_packed,
     require_weights,
@@ -142,7 +142,7 @@ def _load(network: nn.Module, root: Path, weights: str) -> None:
     if path.is_file() and not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; ask its owner for permission")
     try:
-        network.load_state_dict(load_file(path))
+        network.load_state_dict(load_weights(path))
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

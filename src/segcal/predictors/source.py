@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segcal.data.leaks import as_one
 from segcal.types import UserError
 
 KINDS = ("softmax", "regions", "logits", "confidence")
@@ -132,7 +133,8 @@ def with_patients(
     if not known:
         example = cases[0].id if cases else ""
         raise UserError(f"{path} names none of the cases, which are called such as {example!r}")
-    named = tuple(replace(case, patient=patients.get(case.id, case.id)) for case in cases)
+    patient_of = as_one({case.id: patients.get(case.id, case.id) for case in cases})
+    named = tuple(replace(case, patient=patient_of[case.id]) for case in cases)
     fold_of: dict[str, str] = {}
     for case in named:
         other = fold_of.setdefault(case.patient, case.fold)

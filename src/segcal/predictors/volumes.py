@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 import numpy as np
 import SimpleITK as sitk
 
-from segcal.data.images import Grid, read
+from segcal.data.images import Grid, read, read_header
 from segcal.predictors.arrays import check_type, step_of, streamed, whole
 from segcal.predictors.maps import Map, Maps
 from segcal.types import UserError
@@ -23,12 +23,7 @@ _NIFTI_TYPES = {2: "u1", 512: "u2", 16: "f4", 64: "f8", 4: "i2", 8: "i4", 256: "
 
 def open_volume(path: Path) -> Maps:
     """The maps of an image file: the last axis of a 4D image, or the components of its voxels."""
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    try:
-        reader.ReadImageInformation()
-    except RuntimeError:
-        raise UserError(f"{path} cannot be read: it is no image, or it is truncated") from None
+    reader = read_header(path)
     n_components = reader.GetNumberOfComponents()
     size = reader.GetSize()
     if (len(size) == 4 and n_components > 1) or len(size) > 4:
@@ -39,7 +34,7 @@ def open_volume(path: Path) -> Maps:
     nifti = nifti_of(path)
     if nifti is not None and math.prod(nifti.sizes) == math.prod(shape):
         return _streamed_nifti(path, nifti, shape, grid)
-    return _read_at_once(path, shape, grid)
+    return _read_at_once(path, shape, grid, reader.GetPixelID())
 
 
 def _grid(reader: sitk.ImageFileReader) -> Grid:
@@ -87,7 +82,8 @@ def nifti_of(path: Path) -> Nifti | None:
     if code not in _NIFTI_TYPES or not 0 < n < 8:
         return None
     dtype = np.dtype(order + _NIFTI_TYPES[code])
-    slope = slope if math.isfinite(slope) and slope else 1.0
+    slope = slope if math.isfinite(slope) and slope else 1.0  # NaN means none
+    offset = offset if math.isfinite(offset) else 0.0
     return Nifti(tuple(sizes[:n]), dtype, int(start), slope, offset)
 
 
@@ -114,7 +110,7 @@ def _streamed_nifti(path: Path, nifti: Nifti, shape: Any, grid: Grid) -> Maps:
     return Maps(shape, classes, grid, step)
 
 
-def _read_at_once(path: Path, shape: Any, grid: Grid) -> Maps:
+def _read_at_once(path: Path, shape: Any, grid: Grid, pixel: int) -> Maps:
     """The maps of any other format, all in memory."""
 
     def classes() -> Iterator[Map]:
@@ -127,10 +123,7 @@ def _read_at_once(path: Path, shape: Any, grid: Grid) -> Maps:
         for values in array.reshape(shape):
             yield values.astype(np.float32) / divisor
 
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    reader.ReadImageInformation()
     pixels = {sitk.sitkUInt8: np.uint8, sitk.sitkVectorUInt8: np.uint8}
     pixels |= {sitk.sitkUInt16: np.uint16, sitk.sitkVectorUInt16: np.uint16}
-    dtype = np.dtype(pixels.get(reader.GetPixelID(), np.float32))
+    dtype = np.dtype(pixels.get(pixel, np.float32))
     return Maps(shape, classes, grid, step_of(dtype))

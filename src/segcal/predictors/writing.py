@@ -15,7 +15,7 @@ import numpy as np
 import SimpleITK as sitk
 from numpy.lib import format as npy
 
-from segcal.data.images import read
+from segcal.data.images import read, read_header
 from segcal.folders import write_image
 from segcal.predictors.arrays import Layout, layout_of
 from segcal.predictors.maps import Map, Maps
@@ -45,10 +45,7 @@ def stored_type(path: Path) -> np.dtype[Any]:
     nifti = nifti_of(path)
     if nifti is not None:
         return nifti.dtype
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    reader.ReadImageInformation()
-    return np.dtype(_PIXELS.get(reader.GetPixelID(), np.float32))
+    return np.dtype(_PIXELS.get(read_header(path).GetPixelID(), np.float32))
 
 
 _PIXELS: dict[int, type] = {

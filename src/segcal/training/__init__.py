@@ -199,6 +199,7 @@ def _trainer(settings: RunSettings, out: Path, keep: Keep, progress: bool) -> L.
     machine = settings.machine
     loggers.check(machine.loggers)
     check_choice("strategy", machine.strategy, processes.STRATEGIES)
+    check_choice("accelerator", machine.accelerator, processes.ACCELERATORS)
     options: dict[str, Any] = machine.model_dump(include={"devices", "strategy", "precision"})
     # On a Mac, "auto" would be its GPU, which is untested.
     on_mac = machine.accelerator == "auto" and torch.backends.mps.is_available()

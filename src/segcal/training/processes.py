@@ -17,6 +17,7 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 
 from segcal.types import UserError
 
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 STRATEGIES = ("auto", "ddp")  # each process has the whole network
 FEW = 8  # processes that may share fewer cores
 T = TypeVar("T")

@@ -81,7 +81,8 @@ def nifti(path: Path, whole: bool) -> Contents:
     """Check a NIfTI file; ITK reads missing voxels and NaN as 0 and does not report it."""
     content = read_bytes(path, -1 if whole else 1 << 16)
     zipped = path.name.lower().endswith(".gz")
-    header = _header(path, start_of(path, content, SIZE) if zipped else content[:SIZE])
+    start = start_of(path, content, SIZE) if zipped else content[:SIZE]
+    header = _header(path, start, whole)
     if not whole:
         return Contents(header.shape)
     if header.single:
@@ -117,7 +118,7 @@ def _of_pair(path: Path, header: _Header) -> bytes:
     return content
 
 
-def _header(path: Path, start: bytes) -> _Header:
+def _header(path: Path, start: bytes, whole: bool) -> _Header:
     sizes = {order: struct.unpack(f"{order}i", start[:4]) for order in "<>" if len(start) >= SIZE}
     if (SIZE_2,) in sizes.values():
         raise UserError(f"{path} is NIfTI-2, which ITK does not read; store it as NIfTI-1")
@@ -133,15 +134,18 @@ def _header(path: Path, start: bytes) -> _Header:
     for name, (offset, kind) in FIELDS.items():
         values[name] = struct.unpack_from(order + kind, start, offset)
     header = _Header(order, magic == SINGLE, values)
-    _check(path, header)
+    _check(path, header, whole)
     return header
 
 
-def _check(path: Path, header: _Header) -> None:
+def _check(path: Path, header: _Header, whole: bool) -> None:
+    """Refuse values that cannot be; without the data, only the size of one volume is limited."""
     values = header.values
     if not 1 <= values["dim"][0] <= 7:
         damaged(path, f"its header says {values['dim'][0]} dimensions")
-    require_size(path, header.shape)
+    require_size(path, header.shape if whole else header.shape[:3])
+    if min(header.shape) < 1:
+        damaged(path, f"its header says a size of {header.shape}")
     (kind,), (bits,), (offset,) = values["type"], values["bits"], values["offset"]
     if kind in COMPLEX:
         raise UserError(f"{path} holds complex numbers; store their magnitude")
