@@ -7,12 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch.nn.functional as F
 from official_layouts import write_layout
 from scipy.stats import binom, binomtest
 from synthetic_runs import write_run
 from typer.testing import CliRunner
 
-from segcal import metrics
+from segcal import calibrators, metrics
 from segcal.cli import app
 from segcal.compare import read_results
 from segcal.compare.packing import pack
@@ -30,7 +31,7 @@ from segcal.conformal import (
 from segcal.data.prepare import prepare
 from segcal.data.slices import volume
 from segcal.fitting import calibrate
-from segcal.folders import read_guarantee, read_scores, remove_run, write_json
+from segcal.folders import read_fits, read_guarantee, read_scores, remove_run, write_json
 from segcal.predicting import _volumes, predict
 from segcal.predictors import open_run
 from segcal.report.volumes import volume_table
@@ -516,3 +517,28 @@ def test_results_without_volumes_have_no_table(tmp_path):
 def test_a_run_that_is_removed_loses_its_guarantees(fitted):
     remove_run(fitted.root)
     assert not (fitted.root / "guarantees").exists()
+
+
+def test_calibrators_are_judged_by_patients_that_their_fit_left_out(calibrated):
+    """The validation NLL of `ts`, and the scores of its intervals."""
+    patients, cases = patients_of(calibrated), []
+    for id in calibrated.ids("val"):
+        image, label = volume(calibrated.cases, id)
+        cases.append((patients.get(id, id), calibrated.logits(image), label, image))
+    names = sorted({patient for patient, *_ in cases})
+    halves, sums, scores_of = (set(names[::2]), set(names[1::2])), [0.0, 0], {}
+    for half in halves:
+        others = [each[1:] for each in cases if each[0] not in half]
+        fitted = calibrators.fit("ts", lambda: iter(others))  # noqa: B023 (called at once)
+        for patient, logits, label, image in [each for each in cases if each[0] in half]:
+            after = fitted(logits, image).double()
+            sums[0] += F.cross_entropy(after, label, reduction="sum").item()
+            sums[1] += label.numel()
+            p = after.softmax(1)[:, 1]
+            parts = float((label == 1).sum()), float(p.sum()), float((p * (1 - p)).sum())
+            scores_of.setdefault(patient, []).append(float(scores(*parts, 1.0)))
+    fact = read_fits(calibrated.root)["ts"]
+    assert fact["val_nll"]["after"] == pytest.approx(sums[0] / sums[1], rel=1e-5)
+    guarantee = load_guarantee(calibrated.root, "ts", "best")
+    want = sorted(max(each) for each in scores_of.values())
+    assert guarantee.scores[calibrated.classes[0]] == pytest.approx(want, rel=1e-3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from segcal.folders import alone, calibrator_path, logits_folder, path_of, sweep
 from segcal.predictors import Predictor
 from segcal.scoring import forget, load_calibrator, score
 from segcal.scoring.volumes import (
-    Apply,
+    OfPatient,
     missing_guarantees,
+    patients_of,
     save_guarantees,
     set_level,
     update_covered,
@@ -28,7 +30,9 @@ from segcal.scoring.volumes import (
 )
 from segcal.types import IGNORE, Progress, UserError, check_choice
 
-Batches = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor, str]]]
+Halves = tuple[set[str], set[str]]
+Batches = Callable[..., Iterator[tuple[Tensor, Tensor, Tensor, str]]]
+"""The validation cases, of some patients alone if these are named."""
 
 
 def calibrate(
@@ -43,7 +47,8 @@ def calibrate(
     """Fit calibrators on the validation cases, save them, and add their test scores.
 
     `voxels` are those that a fit counts, near predicted foreground or all; by default each
-    calibrator takes its own. Returns the facts of each fit, with warnings if it is degenerate.
+    calibrator takes its own. Returns the facts of each fit, with warnings if it is degenerate;
+    `val_nll` of them is of the halves of the patients that a second and a third fit left out.
     Calibrators that are saved are not fitted again unless `again`, or an older version fitted them
     on raw logits. Volume intervals are fitted on the same cases, before and after each calibrator:
     of 0.9, or the level they have, if there are patients enough; with `level` it is an error if
@@ -82,7 +87,7 @@ def _kept(predictor: Predictor, name: str, voxels: str | None) -> tuple[bool, li
     if not calibrators.saved(_path(predictor, name)):
         return False, []
     try:
-        known = load_calibrator(predictor, name).record["settings"].get("voxels", "all")
+        known = _voxels_of(predictor, name) or "all"
     except calibrators.OutdatedError:
         return False, ["an older version had fitted it on raw logits, so it was fitted again"]
     own = _own_voxels(name)
@@ -93,6 +98,12 @@ def _kept(predictor: Predictor, name: str, voxels: str | None) -> tuple[bool, li
         raise UserError(f"{fitted}; take --voxels {known}, or --again to fit it anew")
     kept = f"it was fitted on the voxels {known!r} and is kept"
     return True, [f"{kept}; segcal calibrate --again fits it on {own!r}"]
+
+
+def _voxels_of(predictor: Predictor, name: str) -> str | None:
+    """Which voxels a saved fit counted, if it says so."""
+    voxels: str | None = load_calibrator(predictor, name).record["settings"].get("voxels")
+    return voxels
 
 
 def _own_voxels(name: str) -> str | None:
@@ -117,8 +128,10 @@ def _fit(
         batches = cache_logits(predictor, folder, progress)
         fitted = {name: _fitted(name, batches, voxels) for name in names}
         others = [name for name in unsure if name and name not in fitted]
-        applied: dict[str, Apply] = {"": lambda logits, image: log_probs(logits)}
-        applied |= fitted | {name: load_calibrator(predictor, name) for name in others}
+        applied: dict[str, OfPatient] = {"": lambda patient: _uncalibrated}
+        for name in (*fitted, *others):
+            asked = voxels if name in fitted else _voxels_of(predictor, name)
+            applied[name] = _held_out(name, batches, _halves(predictor), asked)
         found = validated(predictor, batches, applied)
         for name, fit in fitted.items():
             fit.record["val_nll"] = {"before": found[""].nll, "after": found[name].nll}
@@ -131,6 +144,25 @@ def _fit(
         raise UserError(f"{problem}; make room ({remedy}), then run the same command") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _uncalibrated(logits: Tensor, image: Tensor) -> Tensor:
+    return log_probs(logits)
+
+
+def _held_out(name: str, batches: Batches, halves: Halves, voxels: str | None) -> OfPatient:
+    """For each patient the calibrator as it is fitted on the half that the patient is not in.
+
+    On the cases that it was fitted on, a calibrator with many parameters looks too good."""
+    of_first, of_second = (_fitted(name, partial(batches, half), voxels) for half in halves[::-1])
+    return lambda patient: of_first if patient in halves[0] else of_second
+
+
+def _halves(predictor: Predictor) -> Halves:
+    """The validation patients in two halves; one patient alone is in both."""
+    known = patients_of(predictor)
+    patients = sorted({known.get(id, id) for id in predictor.ids("val")})
+    return set(patients[::2]), set(patients[1::2] or patients)
 
 
 def _check_apart(predictor: Predictor) -> None:
@@ -161,7 +193,7 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
     """Write the validation logits to disk once; the result iterates over the cases when called.
 
     A case is one batch: its slices, and its patient."""
-    ids, patients = predictor.ids("val"), predictor.info["data"].get("patients") or {}
+    ids, patients = predictor.ids("val"), patients_of(predictor)
     if not ids:
         raise UserError(
             f"{predictor.root} has no validation case, and calibrators are fitted on those alone"
@@ -177,8 +209,12 @@ def cache_logits(predictor: Predictor, folder: Path, progress: Progress | None =
         if progress is not None:
             progress(i, len(ids))
 
-    def batches() -> Iterator[tuple[Tensor, Tensor, Tensor, str]]:
+    def batches(
+        wanted: Collection[str] | None = None,
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, str]]:
         for id in ids:
+            if wanted is not None and patients.get(id, id) not in wanted:
+                continue
             arrays = [np.load(path, allow_pickle=False) for path in _cached(folder, id)]
             logits, label, image = (torch.from_numpy(array) for array in arrays)
             yield logits, label.long(), image, patients.get(id, id)

@@ -41,6 +41,7 @@ VOLUMES = (*FACTS, VOXEL, GAP, COVERED)
 Row = dict[str, Any]
 Cases = Callable[[], Iterator[tuple[Any, ...]]]  # logits, label, image of each, and what follows
 Apply = Callable[[Tensor, Tensor], Tensor]  # such as a fitted calibrator: of logits and image
+OfPatient = Callable[[str], Apply]  # the calibrator for the cases of a patient
 
 
 def volume_rows(
@@ -170,9 +171,9 @@ class Validated(NamedTuple):
 
 
 def validated(
-    predictor: Predictor, cases: Cases, applied: Mapping[str, Apply]
+    predictor: Predictor, cases: Cases, applied: Mapping[str, OfPatient]
 ) -> dict[str, Validated]:
-    """One pass over the validation cases with everything that is applied to their logits.
+    """One pass over the validation cases with everything that is applied to a patient's logits.
 
     `cases` are in the order of the validation ids. Volumes are in voxels here: a score does not
     depend on the unit."""
@@ -180,10 +181,12 @@ def validated(
     total = dict.fromkeys(applied, Reliability.zero(n_classes, 1))
     each: dict[str, list[tuple[str, Any]]] = {name: [] for name in applied}
     for id, (logits, label, image, *_) in zip(predictor.ids("val"), cases(), strict=True):
-        for name, apply in applied.items():
-            sums = reliability(apply(logits, image), label, mask="all", n_bins=1)
+        patient = patients.get(id, id)
+        for name, of_patient in applied.items():
+            calibrated = of_patient(patient)(logits, image)
+            sums = reliability(calibrated, label, mask="all", n_bins=1)
             true, expected, spread = sums.n_true[1:], sums.n_expected[1:], sums.spread[1:]
-            each[name].append((patients.get(id, id), scores(true, expected, spread, 1.0)))
+            each[name].append((patient, scores(true, expected, spread, 1.0)))
             total[name] += sums
     found = {}
     for name, values in each.items():
