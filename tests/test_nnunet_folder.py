@@ -230,7 +230,7 @@ def test_a_case_that_its_fold_was_trained_on(model):
 
     change_json(splits_of(model), swap)
     for keep_going in (False, True):  # a leak is never left out quietly
-        with pytest.raises(UserError, match="case_004 of fold 0 were trained on"):
+        with pytest.raises(UserError, match="of fold 0 was trained on case_004"):
             open_source(model, keep_going=keep_going)
 
 
