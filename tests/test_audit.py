@@ -220,7 +220,11 @@ def test_audits_are_compared_and_reported_like_runs(sharp, tmp_path):
     blunt = audit(model, out=tmp_path / "blunt", name="other")
     results = read_results([found.root, blunt.root])
     assert [c.method for c in results.contenders] == ["nnUNetTrainer", "other"]
-    assert "nnUNetTrainer" in build_report(results, viewer=False)
+    page = html.unescape(build_report(results, viewer=False))
+    assert "nnUNetTrainer" in page
+    assert "For each case, calibrators are fitted without its patient." in page
+    assert "fitted on the validation cases" not in page
+    assert "segcal calibrate" not in page
 
 
 def test_an_interrupted_audit_goes_on(sharp, tmp_path, monkeypatch):
@@ -336,7 +340,9 @@ def test_python(sharp):
     opened = segcal.open_audit(str(found.root))
     assert opened.verdict == found.verdict
     assert set(opened.scores["calibrator"]) == {"", "ts", "ts2"}
-    assert opened.figure().axes
+    titles = [axis.get_title() for axis in opened.figure().axes[:2]]
+    assert titles[0].endswith("before")
+    assert titles[1].endswith(f"after {found.about['calibrator'].upper()}")
     info = read_run(found.root)
     assert info["kind"] == "audit"
     assert Path(info["settings"]["data"]).is_dir()

@@ -427,6 +427,12 @@ def test_images_that_nnunet_turned(tmp_path):
         assert data.geometry.orientation == "RAS"
 
 
+def test_a_model_without_dataset_json(model):
+    (model / "dataset.json").unlink()
+    with pytest.raises(UserError, match=r"dataset.json is missing; copy it from"):
+        open_source(model)
+
+
 def test_a_dataset_json_that_is_none(model):
     for content, message in (
         ({}, "must have labels as an object"),

@@ -92,8 +92,10 @@ class Audit:
         return fits
 
     def figure(self) -> Figure:
-        """Reliability near predicted foreground."""
-        figure = FIGURES["reliability"].draw(self.results, self.results.datasets[0])
+        """Reliability near predicted foreground, before and after calibrators if any are fitted."""
+        for name in ("calibrated", "reliability"):
+            if figure := FIGURES[name].draw(self.results, self.results.datasets[0]):
+                break
         assert figure is not None
         return figure
 

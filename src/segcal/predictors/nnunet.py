@@ -36,6 +36,8 @@ def described(path: Path) -> Description:
 
     Regions are those of nnU-Net: once one label is a list of several, every entry but the
     background and `ignore` is a region, and there is a map for each in this order."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing; copy it from the data set's nnUNet_preprocessed")
     content = description(path.parent)
     labels = content.get("labels")
     if not isinstance(labels, dict):

@@ -9,6 +9,7 @@ from typing import Any
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare.ranking import Confidence, Interval, ratios_of_sums
+from segcal.figures.collected import out_of_fold_order
 from segcal.folders import read_fits
 from segcal.folders.audits import KIND
 from segcal.metrics import BANDS
@@ -60,7 +61,7 @@ def judged(findings: Findings) -> Judged:
         "Where": _on_bands(findings, key),
         "Misplaced confidence": _on_misplaced(findings, key),
         "Expected over true volume": _on_volumes(found, ratios),
-        "Temperature": _on_temperature(findings, key),
+        "Temperature": _on_temperature(findings, key, chosen),
         "Calibrators": _on_calibrators(findings, chosen),
         "Worst cases": f"Worst cases by misplaced confidence: {said}." if worst else "",
     }
@@ -171,7 +172,7 @@ def _on_volumes(found: Confidence, ratios: dict[str, float | None]) -> str:
     return f"{text}{direction}{'; ' * bool(parts)}{', '.join(parts)}."
 
 
-def _on_temperature(findings: Findings, key: str) -> str:
+def _on_temperature(findings: Findings, key: str, chosen: Change | None) -> str:
     fits = findings.temperatures.get(key)
     if not fits:
         return _on_regions(findings)
@@ -184,15 +185,10 @@ def _on_temperature(findings: Findings, key: str) -> str:
         text += f" near predicted foreground ({ends}), {of_all} (above 1: too sure)."
     else:
         text += f" over all voxels ({ends}; above 1: too sure)."
-    if _apart(findings, key):
-        text += " One temperature cannot serve both: use two (ts2)."
+    if any(APART in warning for warning in fit.get("warnings", ())):
+        text += " One temperature cannot serve both"
+        text += ": use two (ts2)." if chosen is None or chosen.calibrator == "ts2" else "."
     return text
-
-
-def _apart(findings: Findings, key: str) -> bool:
-    """Whether the temperatures near predicted foreground and over all voxels clearly differ."""
-    fits = findings.temperatures.get(key) or [{}]
-    return any(APART in warning for warning in fits[0].get("warnings", ()))
 
 
 def _on_regions(findings: Findings) -> str:
@@ -208,18 +204,14 @@ def _on_regions(findings: Findings) -> str:
 
 
 def _helpful(findings: Findings) -> Change | None:
-    """Of the calibrators that help on cases not fitted on, the one with the lowest NLL.
-
-    Where this is the same in print, the simplest, which comes first, or two temperatures if one
-    cannot serve everywhere. One that can change the label map only if no other helps."""
-    helpful = [change for change in findings.changes if change.effect == "Better"]
-    helpful = [change for change in helpful if _keeps_labels(change)] or helpful
-
-    def order(change: Change) -> tuple[float, bool]:
-        apart = _apart(findings, change.contender)
-        return round(change.means["nll"][1], 3), apart and change.calibrator != "ts2"
-
-    return min(helpful, key=order, default=None)
+    """The calibrator that helps on cases it was not fitted on, by `out_of_fold_order`; one that can
+    change the label map only if no other helps."""
+    helpful = {c.calibrator: c for c in findings.changes if c.effect == "Better"}
+    (contender,) = findings.results.main(findings.dataset)
+    for name in out_of_fold_order(findings.results, contender):
+        if name in helpful:
+            return helpful[name]
+    return next(iter(helpful.values()), None)
 
 
 def _on_calibrators(findings: Findings, chosen: Change | None) -> str:

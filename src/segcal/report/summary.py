@@ -326,6 +326,8 @@ def _applied(findings: Findings, changes: Sequence[Change]) -> str:
     helpful = [change for change in changes if change.effect == "Better"]
     if not helpful:
         return ""
+    if findings.results.out_of_fold:  # these scores are of cases that none was fitted on
+        helpful = [min(helpful, key=lambda change: round(change.means["nll"][1], 3))]
     known = [(*change.val_nll, change) for change in changes if change.val_nll]
     if len(known) == len(changes):
         before, after, chosen = min(known, key=lambda each: each[1])
