@@ -2,6 +2,7 @@
 
 import html
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from segcal.calibrators.regions import RINGS
 from segcal.cli import app
 from segcal.compare import read_results
 from segcal.folders import read_run, read_scores
+from segcal.folders.audits import read_out_of_fold
 from segcal.predictors.files import open_source
 from segcal.predictors.reading import read_case
 from segcal.report import build_report
@@ -126,6 +128,72 @@ def test_a_label_changes_no_score_of_its_own_calibrator(tmp_path):
     assert temperatures[0][other.id] != temperatures[1][other.id]
 
 
+@pytest.fixture(scope="module")
+def by_class(tmp_path_factory):
+    """Six patients with two cases each, audited with `vs`."""
+    folder = tmp_path_factory.mktemp("by_class")
+    cases = made_cases(12, shape=SHAPE, sharpness=1.5)
+    write_arrays(folder / "probs", cases)
+    write_labels(folder / "labels", cases)
+    rows = [f"{case.id},p{i // 2}" for i, case in enumerate(cases)]
+    (folder / "patients.csv").write_text("\n".join(["case,patient", *rows]))
+    return folder, cases, audit_by_class(folder)
+
+
+def audit_by_class(folder, out="audit"):
+    options = {"patients": folder / "patients.csv", "out": folder / out}
+    return audit(folder / "probs", folder / "labels", calibrators=("ts", "vs"), **options)
+
+
+def test_other_calibrators_leave_out_groups_of_patients(by_class):
+    """A case has what a fit finds on the patients of the other groups: p0 and p5 are one group."""
+    _, cases, found = by_class
+
+    def batches():
+        for case in cases[2:10]:
+            logits = torch.from_numpy(case.probs).log().movedim(0, 1)
+            yield logits, torch.from_numpy(case.label).long(), logits
+
+    wanted = calibrators.fit("vs", batches, voxels="near").parameters
+    numbers = read_out_of_fold(found.root)
+    for case in (*cases[:2], *cases[10:]):
+        (values,) = numbers[case.id]["vs"]
+        for name, expected in wanted.items():
+            got = [values[f"{name}_{k}"] for k in range(3)]
+            assert got == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-4)
+    assert numbers[cases[2].id]["vs"] != numbers[cases[0].id]["vs"]
+
+
+def test_scores_after_vs_are_of_the_label_map_that_it_gives(by_class):
+    _, cases, found = by_class
+    fits = read_out_of_fold(found.root)
+    rows = found.scores
+    dice = rows[(rows["metric"] == "dice") & (rows["class"] == "mean")]
+    for case in cases:
+        (values,) = fits[case.id]["vs"]
+        scale, bias = (np.array([values[f"{n}_{k}"] for k in range(3)]) for n in ("scale", "bias"))
+        logits = np.log(case.probs) * scale[:, None, None, None] + bias[:, None, None, None]
+        prediction = logits.argmax(0)
+        of_classes = []
+        for k in (1, 2):
+            a, b = prediction == k, case.label == k
+            of_classes.append(2 * (a & b).sum() / (a.sum() + b.sum()))
+        scored = dice[(dice["case"] == case.id) & (dice["calibrator"] == "vs")]["value"]
+        assert float(scored.iloc[0]) == pytest.approx(np.mean(of_classes), abs=1e-9)
+
+
+def test_labels_of_a_group_change_no_calibrator_of_the_group(by_class):
+    folder, cases, found = by_class
+    spoiled = [replace(case, label=2 - case.label) for case in (*cases[:2], *cases[10:])]
+    write_labels(folder / "labels", spoiled)
+    other = audit_by_class(folder, "spoiled")
+    write_labels(folder / "labels", cases)
+    before, after = (read_out_of_fold(each.root) for each in (found, other))
+    for case in spoiled:
+        assert before[case.id]["vs"] == after[case.id]["vs"]
+    assert before[cases[5].id]["vs"] != after[cases[5].id]["vs"]
+
+
 def _all_wrong():
     """A certain prediction of which every voxel is wrong."""
     logits = torch.zeros(4, 3, 8, 8)
@@ -152,7 +220,11 @@ def test_audits_are_compared_and_reported_like_runs(sharp, tmp_path):
     blunt = audit(model, out=tmp_path / "blunt", name="other")
     results = read_results([found.root, blunt.root])
     assert [c.method for c in results.contenders] == ["nnUNetTrainer", "other"]
-    assert "nnUNetTrainer" in build_report(results, viewer=False)
+    page = html.unescape(build_report(results, viewer=False))
+    assert "nnUNetTrainer" in page
+    assert "For each case, calibrators are fitted without its patient." in page
+    assert "fitted on the validation cases" not in page
+    assert "segcal calibrate" not in page
 
 
 def test_an_interrupted_audit_goes_on(sharp, tmp_path, monkeypatch):
@@ -205,6 +277,8 @@ def test_one_case_gets_scores_alone(tmp_path):
     labels = write_labels(tmp_path / "labels", cases)
     found = audit(folder, labels, out=tmp_path / "audit")
     assert found.verdict == "too few"
+    assert "too much" not in found.text  # nor too little: one case has no interval
+    assert "too little" not in found.text
     assert list(found.about["scores"]) == ["before"]
     assert found.temperature["value"] is None
 
@@ -213,6 +287,19 @@ def test_small_folds_take_other_folds_and_say_so(tmp_path):
     found = audit(model_of(tmp_path, n_cases=6, n_folds=3, sharpness=1.5), out=tmp_path / "audit")
     assert any("fewer than 4 patients" in line for line in found.about["warnings"])
     assert "ts" in found.about["scores"]
+
+
+def test_few_patients_do_not_tell_whether_a_calibrator_helps(tmp_path):
+    found = audit(model_of(tmp_path, n_cases=6, n_folds=1, sharpness=2.0), out=tmp_path / "audit")
+    assert "Whether a calibrator helps cannot be told from 6 patients (TS and TS2)." in found.text
+    assert found.about["calibrator"] is None
+
+
+def test_nothing_is_left_if_no_case_can_be_scored(tmp_path):
+    folder = write_arrays(tmp_path / "probs", made_cases(2, shape=SHAPE))
+    with pytest.raises(UserError, match="has no reference; name their folder"):
+        audit(folder, out=tmp_path / "audits" / "mine")
+    assert not (tmp_path / "audits").exists()
 
 
 def test_a_damaged_case_is_an_error_or_left_out(tmp_path):
@@ -253,7 +340,9 @@ def test_python(sharp):
     opened = segcal.open_audit(str(found.root))
     assert opened.verdict == found.verdict
     assert set(opened.scores["calibrator"]) == {"", "ts", "ts2"}
-    assert opened.figure().axes
+    titles = [axis.get_title() for axis in opened.figure().axes[:2]]
+    assert titles[0].endswith("before")
+    assert titles[1].endswith(f"after {found.about['calibrator'].upper()}")
     info = read_run(found.root)
     assert info["kind"] == "audit"
     assert Path(info["settings"]["data"]).is_dir()

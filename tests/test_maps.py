@@ -309,7 +309,8 @@ def test_values_that_are_no_numbers(kind, value):
 
 
 def test_percent():
-    for values, kind in ((PROBS, "softmax"), (PROBS[1:], "regions"), (PROBS[:1], "confidence")):
+    regions, confidence = (PROBS[1:], "regions"), (PROBS[:1], "confidence")
+    for values, kind in ((PROBS, "softmax"), (PROBS, "logits"), regions, confidence):
         with pytest.raises(UserError, match="look like percent; divide them by 100"):
             checked(100 * values, kind)
 
@@ -318,6 +319,13 @@ def test_percent():
 def test_logits_where_probabilities_are_due(kind):
     with pytest.raises(UserError, match="no probability.*logits.*--kind logits"):
         checked(3 * np.log(PROBS / 0.3), kind)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "regions", "confidence"])
+def test_positive_values_beyond_one_are_no_logits(kind):
+    values = PROBS[:1] if kind == "confidence" else PROBS
+    with pytest.raises(UserError, match=r"no probability can have; (divide|export)"):
+        checked(1.2 * values / values.max(), kind)
 
 
 def test_probabilities_where_logits_are_due():

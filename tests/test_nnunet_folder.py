@@ -230,7 +230,7 @@ def test_a_case_that_its_fold_was_trained_on(model):
 
     change_json(splits_of(model), swap)
     for keep_going in (False, True):  # a leak is never left out quietly
-        with pytest.raises(UserError, match="case_004 of fold 0 were trained on"):
+        with pytest.raises(UserError, match="of fold 0 was trained on case_004"):
             open_source(model, keep_going=keep_going)
 
 
@@ -425,6 +425,12 @@ def test_images_that_nnunet_turned(tmp_path):
         np.testing.assert_array_equal(data.label, made.label)
         np.testing.assert_array_equal(data.segmentation, segmentation_of(made))
         assert data.geometry.orientation == "RAS"
+
+
+def test_a_model_without_dataset_json(model):
+    (model / "dataset.json").unlink()
+    with pytest.raises(UserError, match=r"dataset.json is missing; copy it from"):
+        open_source(model)
 
 
 def test_a_dataset_json_that_is_none(model):

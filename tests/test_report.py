@@ -441,6 +441,7 @@ def test_the_temperature_over_all_voxels_stands_beside_the_near_one(apart):
     told = "one temperature cannot serve both: it is 1.68 near ...; use ts2"
     fit["warnings"] = [told] * apart
     parts = {"confidences": {"ce": known}, "temperatures": {"ce": [fit]}}
+    parts["results"] = SimpleNamespace(out_of_fold=False)
     text = on_confidence(SimpleNamespace(names={"ce": "CE"}, **parts))
     assert (
         "CE (nothing predicted, all +0.20; T 1.68 (1.60 to 1.75) near, 1.37 (1.33 to 1.41)" in text

@@ -65,7 +65,8 @@ def test_every_format(form, tmp_path, labels):
     assert source.format == form.split(" (")[0]
     assert source.kind == "softmax"
     assert len(source.classes) == 2
-    assert (source.name, source.method, source.network) == ("probs", "probs", "")
+    of_data = labels.parent.name.lower()  # the folder of labels has a general name
+    assert (source.name, source.method, source.network) == (of_data, "probs", "")
     assert any(note.startswith("softmax: ") for note in source.notes)
     assert any("every case counts as a patient" in note for note in source.notes)
     assert_all_read(source)
@@ -125,6 +126,7 @@ def test_regions_as_the_user_says(tmp_path):
         open_source(root, labels=labels)
     source = open_source(root, labels=labels, kind="regions")
     assert source.regions == {"label 1": (1,), "label 2": (2,)}
+    assert "each is one label of the references" in source.notes[0]
     write_json(root / "dataset.json", dataset_json(regions=True))
     source = open_source(root, labels=labels)
     assert source.kind == "regions"
@@ -415,6 +417,18 @@ def test_hidden_files_are_left_alone(tmp_path, labels):
     root = write_arrays(tmp_path / "probs", CASES)
     (root / "._case_000.npz").write_bytes(b"of macOS")
     assert len(open_source(root, labels=labels).cases) == 4
+
+
+def test_a_data_set_is_called_as_the_folder_of_its_references(tmp_path):
+    """So that predictors from several folders are compared on it, those of nnU-Net too."""
+    root = write_arrays(tmp_path / "probs", CASES)
+    for folder, name in (
+        ("Dataset004_Hippocampus/labelsTr", "hippocampus"),
+        ("Organs/masks", "organs"),
+        ("Raters", "raters"),
+    ):
+        labels = write_labels(tmp_path / folder, CASES)
+        assert open_source(root, labels=labels).name == name
 
 
 def test_one_case(tmp_path):

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from segcal.auditing.applying import WRITTEN, write_audited
-from segcal.auditing.crossfit import CALIBRATORS
+from segcal.auditing.crossfit import BY_SUMS, CALIBRATORS
 from segcal.auditing.making import Making
 from segcal.auditing.outcome import conclude
 from segcal.auditing.scored import with_classes
@@ -92,8 +92,10 @@ class Audit:
         return fits
 
     def figure(self) -> Figure:
-        """Reliability near predicted foreground."""
-        figure = FIGURES["reliability"].draw(self.results, self.results.datasets[0])
+        """Reliability near predicted foreground, before and after calibrators if any are fitted."""
+        for name in ("calibrated", "reliability"):
+            if figure := FIGURES[name].draw(self.results, self.results.datasets[0]):
+                break
         assert figure is not None
         return figure
 
@@ -116,7 +118,7 @@ def audit(
     patients: str | Path | None = None,
     kind: str | None = None,
     name: str | None = None,
-    calibrators: Sequence[str] = CALIBRATORS,
+    calibrators: Sequence[str] = BY_SUMS,
     resample: bool = False,
     keep_going: bool = False,
     workers: int = 1,
@@ -131,7 +133,7 @@ def audit(
     `name` is what the predictor is called in comparisons. A finished audit of the same files is
     opened; an interrupted one goes on. `progress` counts cases of both passes. Without `report`
     there is no `report.html`. `write` adds calibrated `confidence` or `probabilities` of the cases,
-    each by the calibrator that was fitted without its patient."""
+    each by the calibrator that was fitted without its patient. `calibrators` may also have `vs`."""
     check_range("workers", workers, 1)
     for each in calibrators:
         check_choice("calibrator of an audit", each, CALIBRATORS)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from segcal import calibrators
-from segcal.auditing.crossfit import CALIBRATORS
+from segcal.auditing.crossfit import BY_SUMS
 from segcal.auditing.map_files import write_case, write_confidence
 from segcal.auditing.temperatures import Parameters
 from segcal.auditing.written import fit_path
-from segcal.folders import read_json, read_run, replacing, whole_or_not
+from segcal.folders import is_run, read_json, read_run, replacing, whole_or_not
 from segcal.folders.audits import (
     CALIBRATED,
     read_audit,
@@ -62,6 +62,8 @@ def apply(
     network of that fold. Label maps and all other files are copied as they are. Maps are read as
     float32; what is predicted in a voxel stays."""
     root, folder, target = Path(audit), Path(predictions), Path(out)
+    if not is_run(root):
+        raise UserError(f"{root} is no audit; name a folder that segcal audit wrote")
     about, info = read_audit(root), read_run(root)
     _check_folders(root, folder, target, again=again)
     name = _chosen(root, about, calibrator)
@@ -146,11 +148,11 @@ def _chosen(root: Path, about: Mapping[str, Any], calibrator: str | None) -> str
         problem = f"{root} is an audit of confidence maps, which no calibrator is fitted on"
         raise UserError(f"{problem}; audit the probabilities of all classes")
     if calibrator is not None:
-        check_choice("calibrator of an audit", calibrator, CALIBRATORS)
+        check_choice("calibrator that keeps label maps", calibrator, BY_SUMS)
         return calibrator
     if about["calibrator"] is None:
         problem = f"in {root} no calibrator helps on cases that it was not fitted on"
-        raise UserError(f"{problem}; name one with --calibrator ({' or '.join(CALIBRATORS)})")
+        raise UserError(f"{problem}; name one with --calibrator ({' or '.join(BY_SUMS)})")
     return str(about["calibrator"])
 
 

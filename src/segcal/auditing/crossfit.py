@@ -3,12 +3,13 @@
 Within a fold one network predicted all cases and saw none of them, so the fit for a patient is on
 the other patients of the fold. Networks of other folds were trained on the patient, and have other
 temperatures. A fold of fewer than `LEAST` patients has too few for that: it takes the other folds.
+What has no sums to subtract is fitted again for each of `N_GROUPS` groups of patients.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -24,7 +25,10 @@ from segcal.scoring.kept import N_NEAR
 LEAST = 4
 """So many patients a fold needs to fit for each on its others."""
 
-CALIBRATORS = ("ts", "ts2")
+N_GROUPS = 5
+
+BY_SUMS = ("ts", "ts2")
+CALIBRATORS = (*BY_SUMS, "vs")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,29 @@ def fitted(name: str, curves: Curves) -> Fitted:
         fit = ts_of(curves)
     fit.record["warnings"].append("no case has predicted foreground: fitted on all voxels")
     return fit
+
+
+def held_out_groups(cases: Mapping[int, SourceCase]) -> Iterator[tuple[list[int], list[int]]]:
+    """Groups of cases, by number, each with the cases that their fit is on.
+
+    >>> case = lambda i: SourceCase(f"c{i}", f"p{i // 2}", "", (), None, None, None)
+    >>> for group, others in held_out_groups({i: case(i) for i in range(4)}):
+    ...     print(group, others)
+    [0, 1] [2, 3]
+    [2, 3] [0, 1]
+    """
+    folds: dict[str, set[str]] = {}
+    for case in cases.values():
+        folds.setdefault(case.fold, set()).add(case.patient)
+    for fold, patients in folds.items():
+        inside = [i for i, case in cases.items() if case.fold == fold]
+        if len(patients) < LEAST and len(folds) > 1:
+            yield inside, [i for i, case in cases.items() if case.fold != fold]
+            continue
+        for first in range(min(N_GROUPS, len(patients)) if len(patients) > 1 else 0):
+            left_out = set(sorted(patients)[first::N_GROUPS])
+            group = [i for i in inside if cases[i].patient in left_out]
+            yield group, [i for i in inside if cases[i].patient not in left_out]
 
 
 def out_of_fold(

@@ -172,7 +172,7 @@ def _looked_at(
     source: Source, case: SourceCase, maps: Maps, table: Tensor, by_place: bool
 ) -> _Voxels:
     """A first pass: what is predicted where; raises if values are not what they should be."""
-    checks = Checks(case.id, source.kind, step=maps.step)
+    checks = Checks(case.id, source.kind, step=maps.step, keep_total=True)
     logs = source.kind == "logits"
     background = foreground = total = torch.empty(0)
     for k, values in enumerate(checked(maps, checks)):

@@ -69,7 +69,9 @@ def _scores(results: Results) -> dict[str, Any]:
             of_set = scores.setdefault(calibrator or "before", {}).setdefault(voxels, {})
             of_set[metric] = None if math.isnan(mean) else mean
     overlap = results.scores[results.scores["class"] == "mean"]
-    for name, part in overlap.groupby("metric"):
-        mean = float(part.loc[part["calibrator"] == "", "value"].mean())
-        scores["before"].setdefault("overlap", {})[str(name)] = None if math.isnan(mean) else mean
+    for key, part in overlap.groupby(["calibrator", "metric"]):
+        calibrator, name = map(str, key)
+        mean = float(part["value"].mean())
+        of_set = scores[calibrator or "before"].setdefault("overlap", {})
+        of_set[name] = None if math.isnan(mean) else mean
     return scores

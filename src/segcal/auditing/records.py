@@ -20,6 +20,7 @@ from segcal.metrics import SETS, Bands, Reliability
 from segcal.scoring.cases import Statistics
 
 FOLDER = "cases"
+_VOXELS = "voxels"
 _PARTS = ("sums", "nll", "brier", "spread", "selection")
 
 
@@ -42,6 +43,8 @@ def write_scored(path: Path, scored: dict[str, Scored], facts: Facts | None = No
             tensors[f"curves/{i}/sums"] = torch.from_numpy(curves.sums)
         about["facts"] = [facts.label_sha256, facts.differs, facts.unseen, facts.sampled]
         about["n_classes"] = [curves.n_classes for curves in facts.curves]
+        for i, pair in enumerate(facts.voxels):
+            tensors |= {f"{_VOXELS}/{i}/{k}": part for k, part in enumerate(pair)}
     path.parent.mkdir(parents=True, exist_ok=True)
     content = save(
         {key: value.clone() for key, value in tensors.items()}, {"about": json.dumps(about)}
@@ -55,7 +58,8 @@ def read_scored(path: Path) -> tuple[dict[str, Scored], Facts | None] | None:
     try:
         with safe_open(str(path), "pt") as file:
             about = json.loads(file.metadata()["about"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            keys = [key for key in file.keys() if not key.startswith(_VOXELS)]  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in keys}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
     scored = {}
@@ -70,6 +74,13 @@ def read_scored(path: Path) -> tuple[dict[str, Scored], Facts | None] | None:
     digest, *shares = about["facts"]
     differs, unseen, sampled = (math.nan if x is None else float(x) for x in shares)
     return scored, Facts(tuple(curves), digest, differs, unseen, sampled)
+
+
+def read_voxels(path: Path, problem: int) -> tuple[Tensor, Tensor]:
+    """The log-probabilities (K, m) and labels (m,) that were kept of a case."""
+    with safe_open(str(path), "pt") as file:
+        x, y = (file.get_tensor(f"{_VOXELS}/{problem}/{k}") for k in (0, 1))
+    return x, y
 
 
 def _parts_of(statistics: Statistics) -> Iterator[tuple[str, Tensor]]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segcal.auditing.temperatures import Parameters, calibrated
+from segcal.calibrators import CALIBRATORS
 from segcal.calibrators.curves import Curves
 from segcal.metrics import Bands, Reliability
 from segcal.predictors.maps import Checks, Map, checked
@@ -22,7 +23,15 @@ from segcal.predictors.reading import CaseData, read_case
 from segcal.predictors.source import Source, SourceCase
 from segcal.scoring.cases import Row, Statistics, bin_rows, overlap_rows, overlap_rows_of_masks
 from segcal.scoring.confidence import statistics_of_confidence
-from segcal.scoring.kept import Kept, curves_of, gather, of_region, statistics_of
+from segcal.scoring.kept import (
+    Kept,
+    curves_of,
+    gather,
+    near_sample,
+    of_region,
+    prediction_of,
+    statistics_of,
+)
 from segcal.scoring.volumes import volume_rows
 from segcal.types import IGNORE, UserError
 
@@ -50,10 +59,14 @@ class Facts:
     differs: float  # the share of voxels where the stored segmentation is not the argmax; NaN: none
     unseen: float  # the share of voxels that the network did not look at
     sampled: float  # how many voxels of sure background stand for each other; 1: all are counted
+    voxels: tuple[tuple[Tensor, Tensor], ...] = ()  # `near_sample` of each problem, if asked for
 
 
-def first_pass(source: Source, case: SourceCase, *, resample: bool = False) -> tuple[Scored, Facts]:
-    """The scores of a case as it is, and what calibrators are fitted on."""
+def first_pass(
+    source: Source, case: SourceCase, *, resample: bool = False, sample: bool = False
+) -> tuple[Scored, Facts]:
+    """The scores of a case as it is, and what calibrators are fitted on; with `sample`, also single
+    voxels."""
     data = read_case(source, case, resample=resample)
     label = _reference(data, case)
     if source.kind == "confidence":
@@ -71,6 +84,7 @@ def first_pass(source: Source, case: SourceCase, *, resample: bool = False) -> t
         _differing(source, data, kept),
         min(each.unseen_share for each in kept),
         max(each.weight for each in kept),
+        tuple(near_sample(each) for each in kept) if sample else (),
     )
     return Scored(rows, total), facts
 
@@ -124,9 +138,13 @@ def second_pass(
     for i, voxels in enumerate(kept):
         for name, of_problems in fits.items():
             parts[name].append(statistics_of(voxels, calibrated(voxels, of_problems[i])))
-    overlap = _overlap(source, case, kept, label, data.spacing)  # label maps stay
     scored = {}
     for name, each in parts.items():
+        maps = kept
+        if not CALIBRATORS[name].keeps_labels:
+            new = zip(kept, fits[name], strict=True)
+            maps = [replace(k, prediction=prediction_of(k, calibrated(k, fit))) for k, fit in new]
+        overlap = _overlap(source, case, maps, label, data.spacing)
         total = joined(each) if source.kind == "regions" else each[0]
         scored[name] = Scored(overlap + _calibration(source, case, total, data.spacing), total)
     return scored

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Task:
     source: Source
     numbers: tuple[int, ...]
     resample: bool = False
+    sample: bool = False  # whether single voxels are kept in the first pass
     fits: Mapping[int, Fits] = field(default_factory=dict)  # of each case; empty: the first pass
 
 
@@ -57,7 +58,8 @@ def carry_out(task: Task) -> Iterator[tuple[int, str]]:
                 path = record_path(task.folder, number, condition_of(task.fits[number]))
                 write_scored(path, scored)
             else:
-                first, facts = first_pass(task.source, case, resample=task.resample)
+                options = {"resample": task.resample, "sample": task.sample}
+                first, facts = first_pass(task.source, case, **options)
                 write_scored(record_path(task.folder, number, BEFORE), {"": first}, facts)
         except UserError as problem:
             error = str(problem)
@@ -102,7 +104,7 @@ def _jobs(task: Task, size: int) -> Iterator[tuple[Job, tuple[int, ...]]]:
     for start in range(0, len(task.numbers), size):
         numbers = task.numbers[start : start + size]
         fits = {number: task.fits[number] for number in numbers if number in task.fits}
-        part = Task(task.folder, task.source, numbers, task.resample, fits)
+        part = replace(task, numbers=numbers, fits=fits)
         name = task.source.cases[numbers[0]].id
         call = partial(all_of, part)
         yield Job("call", name, task.folder, call, After(), cpus=1), numbers

@@ -161,5 +161,7 @@ def _warnings(audited: Audited) -> list[str]:
             " they count in scores over all voxels and in no fit"
         )
     if audited.left_out:
-        warnings.append(f"{len(audited.left_out)} cases or files are left out")
+        n_left_out = len(audited.left_out)
+        verb = "cases or files are" if n_left_out > 1 else "case or file is"
+        warnings.append(f"{n_left_out} {verb} left out")
     return warnings

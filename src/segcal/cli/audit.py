@@ -19,7 +19,7 @@ IMAGES = "The folder of images, to read spacing from where maps and labels have 
 PATIENTS = "A CSV (case,patient) or JSON file, where patients have several cases."
 KIND = "softmax, regions, logits or confidence; by default what the format says."
 NAME = "What the predictor is called in comparisons; by default nnU-Net's trainer, or the folder."
-WITH = "A calibrator: ts or ts2; by default both. Repeatable."
+WITH = "A calibrator: ts, ts2 or vs; by default ts and ts2. Repeatable."
 KEEP_GOING = "Leave out cases that cannot be read, list them, and exit with 1."
 WRITE = "Also write calibrated maps of the cases: confidence, probabilities, or both with a comma."
 OUT = "The audit's folder; by default audits/DATASET."
@@ -49,7 +49,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say how far the probabilities can be believed that a network has already made."""
-    from segcal.auditing import CALIBRATORS
+    from segcal.auditing import BY_SUMS
     from segcal.auditing import audit as run
 
     with counting(f"auditing {path.name}") as progress:
@@ -61,7 +61,7 @@ def audit(
             patients=patients,
             kind=kind,
             name=name,
-            calibrators=calibrators or CALIBRATORS,
+            calibrators=calibrators or BY_SUMS,
             resample=resample,
             keep_going=keep_going,
             workers=workers,
@@ -76,7 +76,7 @@ def audit(
         note("no calibrated maps are written: none helps on cases that it was not fitted on")
     show(dict(found.about) | {"folder": str(found.root)}, _scores(found), as_json, *_more(found))
     for case, why in found.about["left_out"].items():
-        note(f"{case}: {why}", "left out")
+        note(f"{case}: {why.removeprefix(f'{case}: ')}", "left out")
     if found.about["left_out"]:
         raise Exit(1)
 
@@ -101,7 +101,7 @@ def _scores(found: Audit) -> Table:
     for name, sets in about["scores"].items():
         row = []
         for voxels, metric in SHOWN:
-            value = (sets | {"overlap": about["scores"]["before"]["overlap"]})[voxels][metric]
+            value = sets[voxels][metric]
             row.append("–" if value is None else f"{value:.4g}")
         table.add_row(name, *row)
     return table

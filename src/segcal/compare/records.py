@@ -16,6 +16,7 @@ from segcal.compare.contenders import Contender
 from segcal.compare.metric_sets import METRIC_SETS, MetricSet
 from segcal.compare.names import MAIN_NETWORK
 from segcal.folders import WEIGHTS, read_bins
+from segcal.folders.audits import KIND as AUDIT
 from segcal.metrics import METRICS
 from segcal.networks import NETWORKS
 from segcal.types import UserError, check_choice
@@ -33,6 +34,11 @@ class Results:
     failed: Mapping[str, str] = field(default_factory=dict)  # cells that are left out, and why
     choose: str = "dice"  # the rule of `CHOICES` by which validation chose settings
     metrics: MetricSet = METRIC_SETS["main"]  # those that order and lead
+
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether all are audits, whose calibrators are fitted without the patient of a case."""
+        return all(info.get("kind") == AUDIT for info in self.runs.values())
 
     @property
     def datasets(self) -> tuple[str, ...]:

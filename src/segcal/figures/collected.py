@@ -68,8 +68,23 @@ def bins_of(results: Results, dataset: str, kind: str, voxels: str = "") -> dict
     return bins
 
 
+def out_of_fold_order(results: Results, contender: Contender) -> list[str]:
+    """The calibrators of an audit that keep the label map, by their NLL on cases that they were not
+    fitted on; where that is the same in print, the simpler one comes first."""
+    means = {}
+    for name, row in CALIBRATORS.items():
+        values = main_scores(results, contender.dataset, "nll", calibrator=name)
+        if row.keeps_labels and contender.key in values:
+            means[name] = round(float(values[contender.key].mean()), 3)
+    return sorted(means, key=lambda name: means[name])
+
+
 def best_calibrator(results: Results, contender: Contender) -> str:
-    """The calibrator with the lowest validation NLL among those that all runs have; else empty."""
+    """The calibrator with the lowest validation NLL among those that all runs have; else empty.
+
+    Of an audit, the first by `out_of_fold_order`."""
+    if results.out_of_fold:
+        return next(iter(out_of_fold_order(results, contender)), "")
     nll: dict[str, list[float]] = {}
     for run in contender.runs:
         fits = read_fits(Path(results.runs[run]["folder"]), contender.weights)

@@ -159,9 +159,9 @@ def reliability(results: Results, dataset: str) -> Figure | None:
 
 
 def calibrated(results: Results, dataset: str) -> Figure | None:
-    """Reliability of the first method before and after the calibrator with the lowest validation
-    NLL, drawn as above. Pooled over {voxels} of all test cases; the calibrator was fitted on
-    validation cases."""
+    """Reliability of the first method before and after the calibrator with the lowest NLL on
+    validation cases, or of audits on cases that it was not fitted on, drawn as above. Pooled over
+    {voxels} of all test cases; no case was calibrated by what was fitted on its patient."""
     for c in results.main(dataset):
         found = best_calibrator(results, c)
         with suppress(UserError):  # older runs have no bins of these voxels

@@ -14,6 +14,7 @@ from segcal.predictors.formats import Files, files_of
 from segcal.predictors.maps import Checks, Maps
 from segcal.predictors.nnunet import (
     Description,
+    dataset_name,
     described,
     model_folder,
     open_nnunet,
@@ -155,13 +156,20 @@ def _plain(
         left_out.add(without, f"no reference in {labels}")
         left_out.add(set(references) - set(held.maps), f"no prediction in {root}")
     kept = tuple(case for case in cases if case.id not in left_out.why)
-    said = kind or held.kind
+    said, method = kind or held.kind, root.resolve().name
+    dataset = method if labels is None else _dataset_of(labels.resolve())
     source = Source(
-        root, held.format, said, root.resolve().name, root.resolve().name, "", (), {}, (),
+        root, held.format, said, dataset, method, "", (), {}, (),
         facts.ignore_label if facts else None, kept, (), left_out.why, reader_of(root),
         held.in_folders,
     )  # fmt: skip
     return _named(source, held, facts, said_by_user=kind is not None)
+
+
+def _dataset_of(labels: Path) -> str:
+    """The name of the data set, by the folder of its references: predictors are compared on it."""
+    general = labels.name.lower().startswith(("label", "gt", "mask", "seg"))
+    return dataset_name(labels.parent.name if general else labels.name) or labels.name
 
 
 def _named(source: Source, held: Files, facts: Description | None, *, said_by_user: bool) -> Source:
@@ -194,6 +202,8 @@ def _named(source: Source, held: Files, facts: Description | None, *, said_by_us
         if facts is not None and facts.regions:
             regions, order = facts.regions, facts.region_order
     why = "as --kind says" if said_by_user else "which the values are checked against"
+    if regional and not (facts and facts.regions):
+        why += "; each is one label of the references, as no dataset.json says otherwise"
     note = f"{source.kind}: {', '.join(classes)}, {why}"
     return replace(
         source, classes=classes, regions=regions, region_order=order, notes=(note, *source.notes)

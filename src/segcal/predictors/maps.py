@@ -76,8 +76,10 @@ _KINDS = "say what they are with --kind regions or --kind logits"
 class Checks:
     """What the values of a case give away, seen map by map in the pass that is made anyway."""
 
-    def __init__(self, name: str, kind: str, *, step: float = 0.0) -> None:
-        self.name, self.kind, self.step = name, kind, step
+    def __init__(
+        self, name: str, kind: str, *, step: float = 0.0, keep_total: bool = False
+    ) -> None:
+        self.name, self.kind, self.step, self.keep_total = name, kind, step, keep_total
         self.low, self.high = np.inf, -np.inf
         self.lowest_positive = np.inf  # known only while sigmoid may have been applied twice
         self.soft = kind == "logits" or step > 0  # whether any value lies between 0 and 1
@@ -108,6 +110,8 @@ class Checks:
         sums = (1.0, 1.0)
         if self.total is not None:
             sums = float(self.total.min()), float(self.total.max())
+        if not self.keep_total:
+            self.total = None  # as large as a map
         if self.kind == "logits":
             self._check_logits(sums)
             return
@@ -124,6 +128,12 @@ class Checks:
         if self._unit and max(abs(total - 1) for total in sums) <= TOLERANCE:
             problem = "values lie in [0, 1] and add up to 1, so these are probabilities, no logits"
             self._refuse(problem, "leave --kind out")
+        self._check_percent(sums)
+
+    def _check_percent(self, sums: tuple[float, float]) -> None:
+        if self.low >= 0 and max(abs(total - 100) for total in sums) <= 100 * TOLERANCE:
+            problem = f"values go from {self.low:.4g} to {self.high:.4g} and look like percent"
+            self._refuse(problem, "divide them by 100")
 
     @property
     def _unit(self) -> bool:
@@ -133,12 +143,15 @@ class Checks:
         if self._unit:
             return
         found = f"values go from {self.low:.4g} to {self.high:.4g}"
-        percent = self.low >= 0 and self.high <= 100.5
-        if percent and (self.kind != "softmax" or max(abs(t - 100) for t in sums) <= 2):
+        if self.kind == "softmax":
+            self._check_percent(sums)
+        elif self.low >= 0 and 2 < self.high <= 100.5:
             self._refuse(f"{found} and look like percent", "divide them by 100")
         look = f"{found}, which no probability can have"
         if self.kind == "confidence":
             self._refuse(look, "export the probability of the predicted class")
+        if self.low >= 0:  # logits of some class are negative
+            self._refuse(look, "divide them so that they lie between 0 and 1")
         look += "; they look like logits (as an early nnU-Net v2 stored)"
         self._refuse(look, "if they are, say --kind logits")
 

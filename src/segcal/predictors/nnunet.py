@@ -36,6 +36,8 @@ def described(path: Path) -> Description:
 
     Regions are those of nnU-Net: once one label is a list of several, every entry but the
     background and `ignore` is a region, and there is a map for each in this order."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing; copy it from the data set's nnUNet_preprocessed")
     content = description(path.parent)
     labels = content.get("labels")
     if not isinstance(labels, dict):
@@ -89,12 +91,11 @@ def open_nnunet(
     trainer, _, configuration = [*root.name.split("__"), "", ""][:3]
     kind = "regions" if facts.regions else "softmax"
     notes.insert(0, _kind_note(facts))
-    dataset = model.datasets()[0]
     return Source(
         root,
         "nnunet",
         kind,
-        re.sub(r"^Dataset\d+_", "", dataset).lower() or dataset,
+        dataset_name(model.datasets()[0]),
         trainer,
         configuration,
         facts.classes,
@@ -106,6 +107,15 @@ def open_nnunet(
         left_out.why,
         reader_of(root),
     )
+
+
+def dataset_name(folder: str) -> str:
+    """What the data set of nnU-Net's folder is called in comparisons.
+
+    >>> dataset_name("Dataset004_Hippocampus")
+    'hippocampus'
+    """
+    return re.sub(r"^Dataset\d+_(?=.)", "", folder).lower()
 
 
 def _plans(root: Path) -> dict[str, Any]:
@@ -218,7 +228,7 @@ class _Model:
             notes.append(f"{path} has no fold {fold}; that its cases are held out is not checked")
             return
         if learned := ids & split["train"]:
-            problem = f"{listed(learned)} of fold {fold} were trained on"
+            problem = f"the network of fold {fold} was trained on {listed(learned)}"
             raise UserError(f"{problem}, as {path} says; audit cases that the network has not seen")
         unknown = ids - split["val"]
         left_out.add(unknown, f"in neither list of fold {fold} in {path}")

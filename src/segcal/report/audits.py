@@ -9,6 +9,7 @@ from typing import Any
 
 from segcal.calibrators import CALIBRATORS
 from segcal.compare.ranking import Confidence, Interval, ratios_of_sums
+from segcal.figures.collected import out_of_fold_order
 from segcal.folders import read_fits
 from segcal.folders.audits import KIND
 from segcal.metrics import BANDS
@@ -31,7 +32,7 @@ class Judged:
     lead: str
     points: dict[str, str]  # a sentence by its title
     numbers: dict[str, dict[str, float | None]]  # near, all and ratio: mean, low and high
-    calibrator: str | None  # that helps on cases it was not fitted on
+    calibrator: str | None  # that helps on cases it was not fitted on, and keeps the label map
     volume_ratio: dict[str, float | None]
     worst: tuple[str, ...]
 
@@ -60,7 +61,7 @@ def judged(findings: Findings) -> Judged:
         "Where": _on_bands(findings, key),
         "Misplaced confidence": _on_misplaced(findings, key),
         "Expected over true volume": _on_volumes(found, ratios),
-        "Temperature": _on_temperature(findings, key),
+        "Temperature": _on_temperature(findings, key, chosen),
         "Calibrators": _on_calibrators(findings, chosen),
         "Worst cases": f"Worst cases by misplaced confidence: {said}." if worst else "",
     }
@@ -69,7 +70,8 @@ def judged(findings: Findings) -> Judged:
         numbers[name] = {end: _known(value) for end, value in interval._asdict().items()}
     kept = {title: text for title, text in points.items() if text}
     lead = _on_verdict(findings, found, verdict)
-    return Judged(verdict, lead, kept, numbers, chosen and chosen.calibrator, ratios, tuple(worst))
+    helps = chosen.calibrator if chosen is not None and _keeps_labels(chosen) else None
+    return Judged(verdict, lead, kept, numbers, helps, ratios, tuple(worst))
 
 
 def _known(value: float) -> float | None:
@@ -81,9 +83,10 @@ def _signed(value: float, digits: int = 1) -> str:
 
 
 def _range(low: float, high: float, digits: int = 1) -> str:
+    """The ends of a 95 % interval; the first sentence says that they are that."""
     if math.isnan(low):
         return "no interval"
-    return f"95 % interval {low:.{digits}f} to {high:.{digits}f}".replace("-", MINUS)
+    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", MINUS)
 
 
 def _on_verdict(findings: Findings, found: Confidence, verdict: str) -> str:
@@ -110,7 +113,8 @@ def _on_verdict(findings: Findings, found: Confidence, verdict: str) -> str:
     ends = _range(100 * everywhere.low, 100 * everywhere.high, 0)
     share = f"{_signed(100 * everywhere.mean, 0)} % of the foreground's volume"
     parts.append(f"{share} over all voxels ({ends})")
-    text = f"{title}. Confidence less accuracy, {size}: {', '.join(parts)}."
+    what = f"Confidence less accuracy, {size}, with 95 % intervals"
+    text = f"{title}. {what}: {', '.join(parts)}."
     if findings.silent:
         n_missed = number_of(int(sum(findings.missed.values())), "object")
         text = f"It predicts no foreground in any case and misses {n_missed}. {text}"
@@ -158,18 +162,17 @@ def _on_volumes(found: Confidence, ratios: dict[str, float | None]) -> str:
     ratio: Interval = found.ratio
     if math.isnan(ratio.mean):
         return ""
-    direction = "too much" if ratio.low > 1 else "too little" if ratio.high < 1 else "neither too"
-    direction += " much nor too little" * direction.startswith("neither")
-    text = f"Expected over true volume: {ratio.mean:.2f} ({_range(ratio.low, ratio.high, 2)}),"
+    direction = ", too much" if ratio.low > 1 else ", too little" if ratio.high < 1 else ""
+    text = f"Expected over true volume: {ratio.mean:.2f} ({_range(ratio.low, ratio.high, 2)})"
     known = {name: value for name, value in ratios.items() if value is not None}
     parts = [f"{name} {value:.2f}" for name, value in known.items()] if len(known) > 1 else []
     if len(parts) > 4:
         far = sorted(known, key=lambda name: -abs(math.log(max(known[name], 1e-9))))[:3]
         parts = [f"furthest {name} {known[name]:.2f}" for name in far]
-    return f"{text} {direction}{'; ' * bool(parts)}{', '.join(parts)}."
+    return f"{text}{direction}{'; ' * bool(parts)}{', '.join(parts)}."
 
 
-def _on_temperature(findings: Findings, key: str) -> str:
+def _on_temperature(findings: Findings, key: str, chosen: Change | None) -> str:
     fits = findings.temperatures.get(key)
     if not fits:
         return _on_regions(findings)
@@ -183,7 +186,8 @@ def _on_temperature(findings: Findings, key: str) -> str:
     else:
         text += f" over all voxels ({ends}; above 1: too sure)."
     if any(APART in warning for warning in fit.get("warnings", ())):
-        text += " One temperature cannot serve both: use two (ts2)."
+        text += " One temperature cannot serve both"
+        text += ": use two (ts2)." if chosen is None or chosen.calibrator == "ts2" else "."
     return text
 
 
@@ -200,9 +204,14 @@ def _on_regions(findings: Findings) -> str:
 
 
 def _helpful(findings: Findings) -> Change | None:
-    """Of the calibrators that help on cases not fitted on, the one with the lowest NLL."""
-    helpful = [change for change in findings.changes if change.effect == "Better"]
-    return min(helpful, key=lambda change: change.means["nll"][1]) if helpful else None
+    """The calibrator that helps on cases it was not fitted on, by `out_of_fold_order`; one that can
+    change the label map only if no other helps."""
+    helpful = {c.calibrator: c for c in findings.changes if c.effect == "Better"}
+    (contender,) = findings.results.main(findings.dataset)
+    for name in out_of_fold_order(findings.results, contender):
+        if name in helpful:
+            return helpful[name]
+    return next(iter(helpful.values()), None)
 
 
 def _on_calibrators(findings: Findings, chosen: Change | None) -> str:
@@ -212,14 +221,21 @@ def _on_calibrators(findings: Findings, chosen: Change | None) -> str:
         return "No calibrator was fitted: that needs at least two patients."
     if chosen is None:
         labels = listed(CALIBRATORS[c.calibrator].label for c in findings.changes)
+        if findings.n_patients < FEWEST:
+            n = number_of(findings.n_patients, "patient")
+            return f"Whether a calibrator helps cannot be told from {n} ({labels})."
         return f"On cases that they were not fitted on, no calibrator helps clearly ({labels})."
     label, means = CALIBRATORS[chosen.calibrator].label, chosen.means
     parts = []
-    for metric, name in (("misplaced", "misplaced confidence"), ("nll", "NLL")):
+    for metric, name in (("misplaced", "misplaced"), ("nll", "NLL")):
         before, after = means[metric]
-        parts.append(f"{name} from {before:.3f} to {after:.3f}")
-    numbers = " and ".join(parts)
-    return f"{label} helps on cases that it was not fitted on: {numbers}; apply it."
+        parts.append(f"{name} {before:.3f} to {after:.3f}")
+    advice = "apply it" if _keeps_labels(chosen) else "but it can change the label map"
+    return f"{label} helps on cases that it was not fitted on: {', '.join(parts)}; {advice}."
+
+
+def _keeps_labels(change: Change) -> bool:
+    return CALIBRATORS[change.calibrator].keeps_labels
 
 
 def _worst(findings: Findings) -> dict[str, float]:

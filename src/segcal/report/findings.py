@@ -72,6 +72,16 @@ class Findings:
     temperatures: dict[str, list[dict[str, Any]]]  # the facts of each run's fit, by contender
     changes: list[Change]
 
+    @property
+    def decide(self) -> tuple[str, ...]:
+        """The metrics that decide what to use."""
+        return "dice", *self.results.metrics.decide
+
+    def first(self, leader: Leader) -> str:
+        """The best mean, but of those that predict foreground: to predict nothing may score well."""
+        known = [key for key in leader.order if key not in self.silent]
+        return (known or leader.order)[0]
+
 
 def find(results: Results, dataset: str) -> Findings:
     """The findings on a data set."""

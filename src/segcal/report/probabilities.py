@@ -37,7 +37,8 @@ def on_confidence(findings: Findings) -> str:
         text += " Mixed: too sure near the organ and too unsure far away, or the reverse; or only"
         text += " the volume is off."
     if findings.temperatures:
-        text += " T is the temperature that TS fits on validation cases: above 1 where these say"
+        cases = "all audited" if findings.results.out_of_fold else "validation"
+        text += f" T is the temperature that TS fits on {cases} cases: above 1 where these say"
         text += " overconfident, and undecided where its interval holds 1."
     two = [findings.names[key] for key, fits in findings.temperatures.items() if _apart(fits)]
     if two:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from segcal.calibrators import CALIBRATORS
@@ -12,10 +12,10 @@ from segcal.compare.metric_sets import PERFECT
 from segcal.compare.ranking import VERDICTS, Ranking
 from segcal.compare.tables import p_text
 from segcal.metrics import METRICS
+from segcal.report.advice import advice
 from segcal.report.audits import is_of_audit, judged
-from segcal.report.findings import Change, Findings, Leader, find, lost_classes, unbeaten
+from segcal.report.findings import Findings, find, lost_classes
 from segcal.report.probabilities import (
-    before_and_after,
     by_verdict,
     on_calibrator,
     on_confidence,
@@ -62,7 +62,7 @@ def summarise(results: Results, dataset: str) -> Summary:
     if is_of_audit(f):
         return _of_audit(f)
     by_paper = f" {PAPER}" if results.metrics.key == "paper" else ""
-    return Summary(_lead(f), _advice(f) + by_paper, _tiles(f), _sections(f), _cautions(f))
+    return Summary(_lead(f), advice(f) + by_paper, _tiles(f), _sections(f), _cautions(f))
 
 
 def _of_audit(findings: Findings) -> Summary:
@@ -83,19 +83,14 @@ def _lead(findings: Findings) -> str:
     for key in findings.silent:
         count = number_of(int(findings.missed[key]), "object")
         text += f" {findings.names[key]} predicts no foreground and misses {count}."
-    return " ".join([text, *(_headline(findings, metric) for metric in _decide(findings))])
-
-
-def _decide(findings: Findings) -> tuple[str, ...]:
-    """The metrics that decide what to use."""
-    return "dice", *findings.results.metrics.decide
+    return " ".join([text, *(_headline(findings, metric) for metric in findings.decide)])
 
 
 def _headline(findings: Findings, metric: str) -> str:
     label, leader = name_of(metric), findings.leaders.get(metric)
     if leader is None:
         return f"No method has a {label}."
-    first = _first(findings, leader)
+    first = findings.first(leader)
     value = _mean(findings, metric, first)[0]
     if metric == "misplaced":
         share = 100 * float(value)
@@ -114,12 +109,6 @@ def _headline(findings: Findings, metric: str) -> str:
     elif leader.tests["better"]:
         test = f"significantly better than {_names(findings, leader.tests['better'])}"
     return f"{text}, {test}."
-
-
-def _first(findings: Findings, leader: Leader) -> str:
-    """The best mean, but of those that predict foreground: to predict nothing may score well."""
-    known = [key for key in leader.order if key not in findings.silent]
-    return (known or leader.order)[0]
 
 
 def _names(findings: Findings, keys: Iterable[str]) -> str:
@@ -184,7 +173,7 @@ def _tiles(findings: Findings, *, verdicts: bool = True) -> list[tuple[str, str,
     tiles = []
     for metric, leader in findings.leaders.items():
         label = f"{METRICS[metric].label} {METRICS[metric].arrow}"
-        first = _first(findings, leader)
+        first = findings.first(leader)
         value, interval = _mean(findings, metric, first)
         if findings.ranking is None:
             tiles.append((label, value, interval.strip(" ()")))
@@ -263,89 +252,3 @@ def _unlearned(findings: Findings) -> list[str]:
             never = f"{findings.names[c.key]} never predicts {listed(kinds)} on validation"
             cautions.append(f"{never}; {remedy(runs[c.runs[0]]['settings'])}.")
     return cautions
-
-
-def _advice(findings: Findings) -> str:
-    """Which method to use, and which calibrator with it."""
-    metrics = [metric for metric in _decide(findings) if metric in findings.leaders]
-    if not metrics:
-        return "No method can be recommended: there are no scores to choose by."
-    if findings.ranking is None:
-        text = "There is only one method; to choose, compare it with others on the same data."
-        return text + _calibrators(findings, findings.names)
-    if len(findings.silent) == len(findings.names):
-        return "No method can be recommended: none predicts foreground."
-    labels = listed([name_of(metric) for metric in metrics], "or")
-    best = set.intersection(*(unbeaten(findings.ranking, metric) for metric in metrics))
-    best -= set(findings.silent)
-    best = best - set(lost_classes(findings)) or best
-    if best:
-        return _choice(findings, findings.ranking, best, labels)
-    firsts: dict[str, list[str]] = {}
-    for metric in metrics:
-        first = _first(findings, findings.leaders[metric])
-        firsts.setdefault(first, []).append(name_of(metric))
-    uses = listed(f"{findings.names[key]} for {listed(names)}" for key, names in firsts.items())
-    text = f"{uses}: each method is significantly worse than another in {labels}."
-    return text + _calibrators(findings, firsts)
-
-
-def _choice(findings: Findings, ranking: Ranking, keys: set[str], labels: str) -> str:
-    """The choice among methods that no other beats in any of the metrics."""
-    first = str(ranking.case_rank["mean"][[k for k in findings.names if k in keys]].idxmin())
-    ranked = f"{findings.names[first]} has the best mean rank per case"
-    names = listed((label for key, label in findings.names.items() if key in keys), "or")
-    if findings.n_patients < 2:
-        text = f"One patient does not decide it; {ranked}."
-    elif len(keys) == len(findings.names):
-        text = f"No method is significantly better than another in {labels}."
-        text += f" {ranked}; the simplest method is as good a choice."
-    else:
-        text = f"{names}: no other method is significantly better in {labels}."
-        text += f" Of these, {ranked}." if len(keys) > 1 else ""
-    return text + _calibrators(findings, [first])
-
-
-def _calibrators(findings: Findings, keys: Iterable[str]) -> str:
-    """The calibrator that validation chooses, or all that help, and those that do harm."""
-    text, unchanged, decides = "", list[str](), findings.results.metrics.decide
-    for key in dict.fromkeys(keys):
-        changes = [change for change in findings.changes if change.contender == key]
-        text += _applied(findings, [c for c in changes if CALIBRATORS[c.calibrator].keeps_labels])
-        for change in changes:
-            if change.effect == "Worse":
-                text += f" Do not apply {_to(findings, change)}."
-            elif change.effect == "No significant change":
-                unchanged.append(CALIBRATORS[change.calibrator].label)
-    if unchanged and not text:
-        labels = listed([name_of(metric) for metric in decides], "or")
-        return f" {listed(dict.fromkeys(unchanged))} did not change {labels} significantly."
-    return text
-
-
-def _applied(findings: Findings, changes: Sequence[Change]) -> str:
-    """Which calibrator of one contender to apply: test scores do not choose among several."""
-    helpful = [change for change in changes if change.effect == "Better"]
-    if not helpful:
-        return ""
-    known = [(*change.val_nll, change) for change in changes if change.val_nll]
-    if len(known) == len(changes):
-        before, after, chosen = min(known, key=lambda each: each[1])
-        name, label = findings.names[chosen.contender], CALIBRATORS[chosen.calibrator].label
-        if after >= before:
-            return f" No calibrator lowers the validation NLL of {name}."
-        if chosen.effect != "Better":
-            text = f" {label} lowers the validation NLL of {name} most, but does not help on test."
-            return f"{text} There {listed(_to(findings, each) for each in helpful)} would have."
-        best = "it lowers the validation NLL most. Its numbers here are of test cases."
-        return f" Apply {_to(findings, chosen)}: {best}"
-    if len(helpful) == 1:
-        return f" Apply {_to(findings, helpful[0])}."
-    each = listed((_to(findings, change) for change in helpful), "or")
-    return f" Apply {each}; segcal calibrate --again adds the validation NLL that chooses."
-
-
-def _to(findings: Findings, change: Change) -> str:
-    numbers = before_and_after(change, findings.results.metrics.decide)
-    label, name = CALIBRATORS[change.calibrator].label, findings.names[change.contender]
-    return f"{label} to {name} ({numbers})"

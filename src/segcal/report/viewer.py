@@ -84,7 +84,8 @@ def viewer_data(
     dice, error = (main_scores(results, dataset, name) for name in ("dice", metric))
     perfect: Any = main_scores(results, dataset, PERFECT[metric]) if metric in PERFECT else {}
     opened, cases = cache(open_predictor), []
-    names = [best_calibrator(results, c) for c in methods]
+    # The saved calibrators of an audit were fitted on the cases that are shown.
+    names = ["" if results.out_of_fold else best_calibrator(results, c) for c in methods]
     for case, why in reasons.items():
         step(f"{dataset}: {case}")
         shown = [opened(_folder(results, c, case), weights=c.weights) for c in methods]

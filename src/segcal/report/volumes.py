@@ -116,5 +116,7 @@ def _explanations(results: Results, dataset: str, rows: list[Row]) -> Iterator[s
         )
     if any(len(_first_seeds(results, c)) < len(c.runs) for c in results.main(dataset)):
         yield "Of several seeds the first is shown."
-    if any(row.cells[1].value is None for row in rows):
+    if results.out_of_fold:
+        yield "An audit has no validation cases, so it gives no volume intervals."
+    elif any(row.cells[1].value is None for row in rows):
         yield "Without a width no interval was fitted, or not of one level: see segcal calibrate."

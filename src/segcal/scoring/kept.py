@@ -31,6 +31,7 @@ from segcal.voxels import NEAR, grown
 
 ROOM = 1 << 24  # log-probabilities (64 MB) up to which sure background is kept
 FITTED = 1 << 19  # voxels of a case that temperatures are fitted on, a regular sample of more
+SAMPLED = 1 << 16  # voxels of a case that other calibrators are fitted on
 LEAST = 1 << 20  # voxels of sure background that are kept in any case
 FOREGROUND = 0.52  # foreground can be predicted where background is less than this
 SLAB = 1 << 22  # voxels at a time
@@ -55,6 +56,7 @@ class Kept:
     n_whole: int
     weight: float
     prediction: Tensor  # (D, H, W), uint8: the label map of the largest probabilities
+    place: Tensor  # (M,): where the voxels are in it, as one row
 
     @property
     def unseen(self) -> Tensor:
@@ -109,6 +111,7 @@ def gather(
             places, n_whole, weight = _places(flat.reshape(label.shape), label, n_classes, logs)
             table = torch.empty(n_classes, len(places))
         torch.index_select(flat, 0, places, out=table[k])
+    del flat, values  # a map, which is as large as all that is kept
     prediction = torch.zeros(label.size, dtype=torch.uint8)
     prediction[places] = table.argmax(0).to(torch.uint8)
     prediction = prediction.reshape(label.shape)
@@ -125,7 +128,7 @@ def gather(
         part.copy_(logarithms.log_softmax(0).clamp_min_(floor))
     ring = rings(prediction > 0).reshape(-1)[places]
     band = _bands(prediction > 0, spacing, places)
-    return Kept(table, truth, ring, band, certain, cropped, n_whole, weight, prediction)
+    return Kept(table, truth, ring, band, certain, cropped, n_whole, weight, prediction, places)
 
 
 def of_region(probs: Map, inside: Labels, spacing: Sequence[float], **options: Any) -> Kept:
@@ -211,6 +214,22 @@ def statistics_of(kept: Kept, log_probs: Callable[[slice], Tensor]) -> Statistic
     everything = (far + close + far_true + close_true).coarser(SETS["all"])
     sets = {"all": everything, "near": close + close_true, "reference": far_true + close_true}
     return Statistics(sets, bands, logits)
+
+
+def prediction_of(kept: Kept, log_probs: Callable[[slice], Tensor]) -> Tensor:
+    """The label map (D, H, W) of other log-probabilities; background that is not kept stays."""
+    prediction = kept.prediction.flatten()
+    for part, _ in kept.parts():
+        prediction[kept.place[part]] = log_probs(part).argmax(0).to(torch.uint8)
+    return prediction.reshape(kept.prediction.shape)
+
+
+def near_sample(kept: Kept, most: int = SAMPLED) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (K, m) and labels (m,) of voxels near predicted foreground that the network
+    looked at, a regular sample if there are more than `most`."""
+    near = ((kept.ring < N_NEAR) & ~kept.unseen).nonzero()[:, 0]
+    near = near[:: max(1, -(-len(near) // most))]
+    return kept.log_probs[:, near], kept.labels[near]
 
 
 def scaled(bins: Reliability, weight: float) -> Reliability:

@@ -17,6 +17,7 @@ from segcal.metrics import METRICS
 
 Block = tuple[str, Sequence[Contender], list[Column]]  # heading, rows, columns
 FITTED = "Calibrators are fitted on the validation cases, and on nothing else."
+OUT_OF_FOLD = "For each case, calibrators are fitted without its patient."
 MISPLACED = (
     "Misplaced 0.14: probability equal to 14 % of the foreground is in the wrong place. NLL is of"
     " all voxels, per foreground voxel. Near: within 5 steps between neighbouring voxels of"
@@ -128,6 +129,7 @@ def posthoc(request: Request) -> Table | None:
 
     In the paper's set a column per calibrator, as in the paper."""
     results, labels = request.results, {"": "before"}
+    fitted = OUT_OF_FOLD if results.out_of_fold else FITTED
     for key, row in CALIBRATORS.items():
         if any(not results.lacking([c], calibrator=key) for c in request.contenders):
             labels[key] = row.label
@@ -140,14 +142,14 @@ def posthoc(request: Request) -> Table | None:
             for key, label in (labels | {"": "Pre"}).items():
                 columns += with_perfect(request, metric, key, suffix=label, source="posthoc")
         block = "", request.contenders, _known(request, columns)
-        return _table(request, [block], f"Pre is before; {FITTED.lower()}")
+        return _table(request, [block], f"Pre is before; {fitted[0].lower()}{fitted[1:]}")
     sets = {key: _after(request, key) for key in labels}
     known = {c.header for columns in sets.values() for c in _known(request, columns)}
     blocks = []
     for key, label in labels.items():
         blocks.append((label, request.contenders, [c for c in sets[key] if c.header in known]))
     together = [TOGETHER.format("E/O is")] * any(head.startswith("E/O") for head in known)
-    return _table(request, blocks, *together, FITTED)
+    return _table(request, blocks, *together, fitted)
 
 
 def _after(request: Request, key: str) -> list[Column]:
