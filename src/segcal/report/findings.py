@@ -78,7 +78,7 @@ class Findings:
         return "dice", *self.results.metrics.decide
 
     def first(self, leader: Leader) -> str:
-        """The best mean, but of those that predict foreground: to predict nothing may score well."""
+        """The best mean, of those that predict foreground: to predict nothing may score well."""
         known = [key for key in leader.order if key not in self.silent]
         return (known or leader.order)[0]
 
