@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.data.bare import bare_source, matches
+from segcal.data.images import read
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.splits import by_fold
@@ -245,6 +246,36 @@ def test_a_folder_with_two_series_or_none_is_refused(own):
         write_dicom(image, own / "phantom_000" / "series", series)
     with pytest.raises(UserError, match="series is a folder with 2 DICOM series"):
         prepare("dcm", images="own/*/series", labels=PATTERNS["labels"])
+
+
+def cut(folder):
+    path = folder / "10_1.2.3.1.dcm"
+    path.write_bytes(path.read_bytes()[:600])
+
+
+MIDDLE = "3_1.2.3.1.dcm"  # of five slices
+DAMAGED_SERIES = {
+    "10_1.2.3.1.dcm is damaged, or no slice of the series": cut,
+    "are not evenly spaced: one may be missing": lambda folder: (folder / MIDDLE).unlink(),
+    "x is a pipe or a device": lambda folder: os.mkfifo(folder / "x"),
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGED_SERIES)
+def test_a_series_with_a_damaged_or_missing_slice_is_refused(tmp_path, sentence):
+    image = sitk.GetImageFromArray(np.arange(5 * 24 * 24, dtype=np.int16).reshape(5, 24, 24))
+    write_dicom(image, tmp_path)
+    assert read(tmp_path).GetSize() == (24, 24, 5)
+    DAMAGED_SERIES[sentence](tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        read(tmp_path)
+
+
+def test_a_series_of_more_voxels_than_the_limit_is_refused(tmp_path, monkeypatch):
+    write_dicom(sitk.Image(24, 24, 5, sitk.sitkInt16), tmp_path)
+    monkeypatch.setenv("SEGCAL_MAX_VOXELS", "2000")
+    with pytest.raises(UserError, match="says a size of 24 x 24 x 5, more than 2,000 voxels"):
+        read(tmp_path)
 
 
 # Folds

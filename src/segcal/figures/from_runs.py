@@ -206,7 +206,8 @@ def distance(results: Results, dataset: str) -> Figure | None:
     for c in results.main(dataset):
         with suppress(UserError):
             bands[c.key] = results.bins(c, voxels="reference").get("bands", {})
-    bands = {key: sums for key, sums in bands.items() if sums}  # older runs have none
+    # Older runs have none, and without predicted foreground there is no outline.
+    bands = {key: sums for key, sums in bands.items() if sums and np.any(sums["count"])}
     if not bands:
         return None
     return series.distance(bands, looks_of(results.main(dataset)), results.classes(dataset)[1:])
