@@ -1,15 +1,17 @@
 """Damaged and hostile image files: a sentence or the image, never anything else."""
 
 import random
+import shutil
 
 import numpy as np
 import pytest
 import SimpleITK as sitk
 from damage import damaged
 from guarded import outcomes_of, share
+from official_layouts import write_dicom
 
 from segcal.data.containers import data_files
-from segcal.data.images import orientation, read_channels
+from segcal.data.images import orientation, read, read_channels
 
 # The formats whose data have a CRC-32; Adler-32, that of MetaImage, does not see every change.
 STARTS = {"gz.nii.gz": (b"", 10), "gz.nrrd": (b"\n\n", 12), "a.png": (b"", 37)}
@@ -53,6 +55,26 @@ def test_no_damaged_image_is_anything_but_a_sentence(images, tmp_path):
         return "read"
 
     counts, faults = outcomes_of(trial, range(share(0.5)))
+    assert faults == []
+    assert counts["refused"] > counts["read"]
+
+
+def test_a_damaged_slice_of_a_dicom_series_is_never_left_out(tmp_path):
+    """Values have no checksum there, but none takes memory, and the volume keeps its size."""
+    array = np.arange(5 * 24 * 24, dtype=np.int16).reshape(5, 24, 24)
+    write_dicom(sitk.GetImageFromArray(array), tmp_path / "whole")
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+
+    def trial(seed):
+        rng = random.Random(seed)
+        folder = tmp_path / str(seed)
+        shutil.copytree(tmp_path / "whole", folder)
+        path = folder / rng.choice(names)
+        path.write_bytes(damaged(path.read_bytes(), rng, is_nifti=False, text=False))
+        size = read(folder).GetSize()
+        return "read" if size == array.shape[::-1] else f"fault: {size}"
+
+    counts, faults = outcomes_of(trial, range(share(0.1)))
     assert faults == []
     assert counts["refused"] > counts["read"]
 

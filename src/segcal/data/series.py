@@ -9,9 +9,11 @@ import numpy as np
 import SimpleITK as sitk
 
 from segcal.data.containers.contents import check_voxels, require_file
+from segcal.data.containers.dicom import check_lengths, is_dicom
 from segcal.types import UserError
 
-_ENDINGS, _MARK, _MARK_AT = (".dcm", ".ima"), b"DICM", 128  # what tells a DICOM file
+_ENDINGS = (".dcm", ".ima")
+_BEGINNING = 132  # bytes that tell a DICOM file
 _POSITION = "0020|0032"  # of a slice, in mm
 _UNEVEN = 0.1  # of the distance of slices: by how much two may differ
 
@@ -42,10 +44,11 @@ def read_series(folder: Path) -> sitk.Image:
 
 
 def series_names(folder: Path) -> tuple[str, ...]:
-    """The series in a folder; a pipe among its files is refused, as ITK would wait for ever."""
+    """The series in a folder; its files are checked, as ITK would wait for a pipe for ever."""
     for path in folder.iterdir():
         if not path.is_dir():
             require_file(path)
+            check_lengths(path)
     try:
         return tuple(sitk.ImageSeriesReader.GetGDCMSeriesIDs(str(folder)))
     except RuntimeError:
@@ -64,7 +67,7 @@ def _check_all_read(folder: Path, files: tuple[str, ...]) -> None:
         if path.name in known or path.name.upper() == "DICOMDIR" or not path.is_file():
             continue
         with path.open("rb") as file:
-            is_marked = file.read(_MARK_AT + len(_MARK))[_MARK_AT:] == _MARK
+            is_marked = is_dicom(file.read(_BEGINNING))
         if is_marked or path.suffix.lower() in _ENDINGS:
             problem = f"{path} is damaged, or no slice of the series in its folder"
             raise UserError(f"{problem}; get it again, or move it elsewhere")
