@@ -330,7 +330,9 @@ _ROWS = (
     FigureRow(reliability, "Reliability", _BINS, _POOLED),
     FigureRow(calibrated, "Before and after calibration", "a fitted calibrator", _POOLED),
     FigureRow(reliability_per_class, "Reliability per class", _BINS, _POOLED),
-    FigureRow(distance, "By distance to the outline", _BINS, _POOLED),
+    FigureRow(
+        distance, "By distance to the outline", f"{_BINS} with predicted foreground", _POOLED
+    ),
     FigureRow(risk_coverage, "Risk and coverage", _BINS, _POOLED),
     FigureRow(mean_logits, "Mean logits", _BINS, _POOLED),
     FigureRow(qualitative, "One case", _WEIGHTS),
