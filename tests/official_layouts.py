@@ -167,3 +167,27 @@ def _write_png(stem, image, masks, *, colour):
     for part, mask in enumerate(masks):
         suffix = f"_{part}" if part else ""
         sitk.WriteImage(sitk.GetImageFromArray(np.uint8(255) * mask), f"{stem}_mask{suffix}.png")
+
+
+def write_dicom(image, folder, series="1.2.3.1"):
+    """A volume as a file for each slice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = sitk.ImageFileWriter()
+    writer.KeepOriginalImageUIDOn()
+    cosines = np.reshape(image.GetDirection(), (3, 3)).T[:2].ravel()
+    for i in range(image.GetDepth()):
+        plane = image[:, :, i]
+        place = image.TransformIndexToPhysicalPoint((0, 0, i))
+        tags = {"0020|000d": "1.2.3", "0020|000e": series, "0008|0018": f"{series}.{i + 1}"}
+        tags |= {
+            "0020|0013": str(i + 1),
+            "0008|0060": "MR",
+            "0018|0050": str(image.GetSpacing()[2]),
+        }
+        tags |= {"0020|0032": "\\".join(map(str, place))}
+        tags |= {"0020|0037": "\\".join(map(str, cosines))}
+        for tag, value in tags.items():
+            plane.SetMetaData(tag, value)
+        # names in no order of space
+        writer.SetFileName(str(folder / f"{(7 * i) % 11}_{series}.dcm"))
+        writer.Execute(plane)

@@ -341,6 +341,27 @@ def test_other_arrays_of_an_archive_and_2d_shapes_stay(tmp_path):
         np.testing.assert_allclose(archive["probabilities"], dense, atol=1e-6)
 
 
+def with_other_array(folder):
+    """A case whose archive holds 4,000 bytes beside the maps, not compressed."""
+    (case,) = made_cases(1, shape=(1, 12, 14))
+    folder.mkdir()
+    np.savez(folder / "a.npz", probabilities=case.probs, other=np.full(1000, 7, np.float32))
+    return folder / "a.npz"
+
+
+def test_other_arrays_of_more_bytes_than_the_limit_are_refused(tmp_path, monkeypatch):
+    with_other_array(tmp_path / "new")
+    monkeypatch.setenv("SEGCAL_MAX_VOXELS", "4000")  # less than the array and its header
+    refused(tmp_path, "4,128 bytes beside its maps; remove them, or raise the limit")
+
+
+def test_other_arrays_that_are_damaged_are_refused(tmp_path):
+    path = with_other_array(tmp_path / "new")
+    sevens = np.full(500, 7, np.float32).tobytes()
+    path.write_bytes(path.read_bytes().replace(sevens, b"x" + sevens[1:], 1))
+    refused(tmp_path, "a.npz is truncated or damaged; export it again")
+
+
 def test_label_maps_beside_class_maps_are_told_apart_without_references(tmp_path):
     cases = made_cases(2)
     write_class_maps(tmp_path / "new", cases)

@@ -12,8 +12,10 @@ import pytest
 import SimpleITK as sitk
 from hypothesis import given
 from hypothesis import strategies as st
+from official_layouts import write_dicom
 
 from segcal.data.bare import bare_source, matches
+from segcal.data.images import read
 from segcal.data.layouts import write_layout
 from segcal.data.prepare import prepare
 from segcal.data.splits import by_fold
@@ -195,29 +197,6 @@ def test_files_of_other_formats_are_named_and_what_is_no_image_is_not(nnunet, tm
 # ------------------------------------------------------------------------------
 
 
-def write_dicom(image, folder, series="1.2.3.1"):
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = sitk.ImageFileWriter()
-    writer.KeepOriginalImageUIDOn()
-    cosines = np.reshape(image.GetDirection(), (3, 3)).T[:2].ravel()
-    for i in range(image.GetDepth()):
-        plane = image[:, :, i]
-        place = image.TransformIndexToPhysicalPoint((0, 0, i))
-        tags = {"0020|000d": "1.2.3", "0020|000e": series, "0008|0018": f"{series}.{i + 1}"}
-        tags |= {
-            "0020|0013": str(i + 1),
-            "0008|0060": "MR",
-            "0018|0050": str(image.GetSpacing()[2]),
-        }
-        tags |= {"0020|0032": "\\".join(map(str, place))}
-        tags |= {"0020|0037": "\\".join(map(str, cosines))}
-        for tag, value in tags.items():
-            plane.SetMetaData(tag, value)
-        # names in no order of space
-        writer.SetFileName(str(folder / f"{(7 * i) % 11}_{series}.dcm"))
-        writer.Execute(plane)
-
-
 def test_dicom_series_are_the_volumes_that_they_came_from(own):
     for folder in own.iterdir():
         image = sitk.Cast(sitk.ReadImage(str(folder / "t1.nii.gz")), sitk.sitkInt16)
@@ -245,6 +224,41 @@ def test_a_folder_with_two_series_or_none_is_refused(own):
         write_dicom(image, own / "phantom_000" / "series", series)
     with pytest.raises(UserError, match="series is a folder with 2 DICOM series"):
         prepare("dcm", images="own/*/series", labels=PATTERNS["labels"])
+
+
+def cut(folder):
+    path = folder / "10_1.2.3.1.dcm"
+    path.write_bytes(path.read_bytes()[:600])
+
+
+def empty(folder):
+    (folder / "10_1.2.3.1.dcm").write_bytes(b"")
+
+
+MIDDLE = "3_1.2.3.1.dcm"  # of five slices
+DAMAGED_SERIES = {
+    "10_1.2.3.1.dcm is damaged: its element .* is longer than the file": cut,
+    "10_1.2.3.1.dcm is damaged, or no slice of the series": empty,
+    "are not evenly spaced: one may be missing": lambda folder: (folder / MIDDLE).unlink(),
+    "x is a pipe or a device": lambda folder: os.mkfifo(folder / "x"),
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGED_SERIES)
+def test_a_series_with_a_damaged_or_missing_slice_is_refused(tmp_path, sentence):
+    image = sitk.GetImageFromArray(np.arange(5 * 24 * 24, dtype=np.int16).reshape(5, 24, 24))
+    write_dicom(image, tmp_path)
+    assert read(tmp_path).GetSize() == (24, 24, 5)
+    DAMAGED_SERIES[sentence](tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        read(tmp_path)
+
+
+def test_a_series_of_more_voxels_than_the_limit_is_refused(tmp_path, monkeypatch):
+    write_dicom(sitk.Image(24, 24, 5, sitk.sitkInt16), tmp_path)
+    monkeypatch.setenv("SEGCAL_MAX_VOXELS", "2000")
+    with pytest.raises(UserError, match="says a size of 24 x 24 x 5, more than 2,000 voxels"):
+        read(tmp_path)
 
 
 # Folds

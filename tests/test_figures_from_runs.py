@@ -518,6 +518,16 @@ def test_curves_of_a_validation_without_foreground(tmp_path):
     assert "no values" in all_text(drawn)
 
 
+def test_without_predicted_foreground_there_is_no_distance_to_its_outline(tmp_path):
+    folder = made_run(tmp_path, "ce", "ce", n_cases=2, n_voxels=99)
+    assert FIGURES["distance"].draw(read_results([tmp_path]), "made") is not None
+    bins = read_json(folder / "bins.json")
+    for entry in bins["entries"]:
+        entry["bands"]["count"] = [0.0] * len(entry["bands"]["count"])
+    write_json(folder / "bins.json", bins)
+    assert FIGURES["distance"].draw(read_results([tmp_path]), "made") is None
+
+
 def test_an_exported_figure_says_over_what_its_numbers_are(results, tmp_path, monkeypatch):
     """Pooled bins and means over cases differ, and a file has no caption."""
     told = {}

@@ -31,6 +31,7 @@ from segcal.scoring.volumes import (
 from segcal.types import IGNORE, Progress, UserError, check_choice
 
 Halves = tuple[set[str], set[str]]
+_NO_ROOM = "not everything could be written"
 Batches = Callable[..., Iterator[tuple[Tensor, Tensor, Tensor, str]]]
 """The validation cases, of some patients alone if these are named."""
 
@@ -138,8 +139,8 @@ def _fit(
             forget(predictor, name)
             calibrators.save(fit, _path(predictor, name), identity=predictor.identity)
         save_guarantees(predictor, {name: found[name] for name in unsure}, level)
-    except OSError as error:  # NumPy's has no reason
-        problem = f"cannot write to the disk of {predictor.root}: {error.strerror or error}"
+    except OSError as error:  # NumPy's may have no reason
+        problem = f"cannot write to the disk of {predictor.root}: {error.strerror or _NO_ROOM}"
         remedy = "the logits of the validation cases need room there while calibrators are fitted"
         raise UserError(f"{problem}; make room ({remedy}), then run the same command") from None
     finally:

@@ -1,12 +1,11 @@
 """Damaged and hostile files of segcal's own, and settings: a sentence or sense, nothing else."""
 
-import copy
 import json
 import random
 import shutil
-from importlib import import_module
 
 import pytest
+from damage import VALUES, changed, ended, everything_in, text_of
 from guarded import outcomes_of, share
 from made_runs import made_run
 from official_layouts import write_layout
@@ -22,50 +21,6 @@ from segcal.folders import (
     read_scores,
     study_records,
 )
-
-command_line = import_module("segcal.cli.app")
-VALUES = [None, True, 0, -1, 1, 1e308, 10**40, float("nan"), float("inf"), "", "x", "../../evil"]
-VALUES += ["a\nb", "\0", "x[/y]", "=1+1", "\ud800", [], {}, [[]], [None], {"": {}}, "9" * 5000]
-VALUES += ["<script>", "é" * 400, "a" * 300]
-
-
-def changed(value, rng):
-    """The same JSON with one to three places that hold something else, or are gone."""
-    value = copy.deepcopy(value)
-    for _ in range(rng.choice([1, 1, 2, 3])):
-        part = value
-        while isinstance(part, (dict, list)) and part:
-            key = rng.choice(list(part)) if isinstance(part, dict) else rng.randrange(len(part))
-            inner = part[key]
-            if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.3:
-                _change(part, key, rng)
-                break
-            part = inner
-    return value
-
-
-def _change(part, key, rng):
-    kind = rng.random()
-    if kind < 0.2:
-        del part[key]
-    elif kind < 0.35 and isinstance(part, dict):
-        part[str(rng.choice(VALUES))] = part.pop(key)
-    else:
-        part[key] = rng.choice(VALUES)
-
-
-def text_of(value, rng):
-    """As text, now and then with damage of the text itself."""
-    text = json.dumps(value).encode()
-    kind = rng.random()
-    if kind < 0.05:
-        return text[: rng.randrange(len(text))]
-    if kind < 0.1:
-        place = rng.randrange(len(text))
-        return text[:place] + rng.randbytes(3) + text[place + 1 :]
-    if kind < 0.12:
-        return rng.choice([b"[" * 100_000, b'{"a":' * 50_000, b"", b"\xff\xfe", b"null", b"5"])
-    return text
 
 
 @pytest.fixture(scope="module")
@@ -158,22 +113,6 @@ def test_settings(made):
     counts, faults = outcomes_of(trial, range(share(0.07)))
     assert faults == []
     assert counts["refused"] > 0
-
-
-def ended(arguments):
-    """How a command ends: its exit code, and whether it said more than one sentence."""
-    import sys
-
-    sys.argv = ["segcal", *map(str, arguments)]
-    try:
-        command_line.main()
-    except SystemExit as end:
-        return "fault: a bug" if end.code == command_line.BUG else f"ended {end.code or 0}"
-    return "fault: did not end"
-
-
-def everything_in(root):
-    return {path for path in root.rglob("*") if not path.is_relative_to(root / "work")}
 
 
 def test_commands(made, tmp_path):

@@ -1,27 +1,18 @@
 """Damaged and hostile image files: a sentence or the image, never anything else."""
 
 import random
-import struct
+import shutil
 
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from damage import damaged
 from guarded import outcomes_of, share
+from official_layouts import write_dicom
 
 from segcal.data.containers import data_files
-from segcal.data.images import orientation, read_channels
+from segcal.data.images import orientation, read, read_channels
 
-HOSTILE = ["0", "-1", "1e30", "nan", "inf", "99999", "99999999999999999999", "", "../x", "LIST"]
-HOSTILE += ["/dev/zero", "%d", "1 1 1 1 1 1", "True", "x" * 300, "\0", "é"]
-FIELDS = {  # of NIfTI
-    **{40 + 2 * i: "h" for i in range(8)},
-    **{76 + 4 * i: "f" for i in range(12)},
-    **{252 + 2 * i: "h" for i in range(2)},
-    **{256 + 4 * i: "f" for i in range(18)},
-    **{68: "h", 70: "h", 72: "h", 0: "i", 344: "i", 348: "i"},
-}
-FLOATS = [float("nan"), float("inf"), -1.0, 0.0, 1e30, 1e-30, 352.5]
-WHOLE = [-1, 0, 1, 2, 7, 99, 32767, -32768]
 # The formats whose data have a CRC-32; Adler-32, that of MetaImage, does not see every change.
 STARTS = {"gz.nii.gz": (b"", 10), "gz.nrrd": (b"\n\n", 12), "a.png": (b"", 37)}
 
@@ -46,43 +37,6 @@ def images(tmp_path_factory):
     return made
 
 
-def damaged(content, rng, is_nifti, text):
-    """The bytes of a file with one to three changes."""
-    content = bytearray(content)
-    for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        place = rng.randrange(max(1, len(content)))
-        kind = rng.choice(["flip", "byte", "cut", "grow", "drop", "field", "field", "field"])
-        if kind == "field" and is_nifti and len(content) >= 352:
-            place = rng.choice(list(FIELDS))
-            letter = FIELDS[place]
-            value = rng.choice(FLOATS if letter == "f" else WHOLE)
-            struct.pack_into(f"<{letter}", content, place, value)
-        elif kind == "field" and text:
-            content = _with_hostile_value(content, rng)
-        elif kind == "cut":
-            del content[place:]
-        elif kind == "grow":
-            content[place:place] = rng.randbytes(rng.choice([1, 16, 999]))
-        elif kind == "drop":
-            del content[place : place + rng.choice([1, 8, 100])]
-        elif content:
-            changed = content[place] ^ (1 << rng.randrange(8))
-            content[place] = changed if kind == "flip" else rng.randrange(256)
-    return bytes(content)
-
-
-def _with_hostile_value(content, rng):
-    """A line of a text header with another value."""
-    lines = bytes(content).split(b"\n")
-    i = rng.randrange(min(14, len(lines)))
-    for mark in (b"=", b":"):
-        name, found, _ = lines[i].partition(mark)
-        if found:
-            lines[i] = name + mark + b" " + rng.choice(HOSTILE).encode("utf-8", "replace")
-            break
-    return bytearray(b"\n".join(lines))
-
-
 def test_no_damaged_image_is_anything_but_a_sentence(images, tmp_path):
     def trial(seed):
         rng = random.Random(seed)
@@ -101,6 +55,26 @@ def test_no_damaged_image_is_anything_but_a_sentence(images, tmp_path):
         return "read"
 
     counts, faults = outcomes_of(trial, range(share(0.5)))
+    assert faults == []
+    assert counts["refused"] > counts["read"]
+
+
+def test_a_damaged_slice_of_a_dicom_series_is_never_left_out(tmp_path):
+    """Values have no checksum there, but none takes memory, and the volume keeps its size."""
+    array = np.arange(5 * 24 * 24, dtype=np.int16).reshape(5, 24, 24)
+    write_dicom(sitk.GetImageFromArray(array), tmp_path / "whole")
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+
+    def trial(seed):
+        rng = random.Random(seed)
+        folder = tmp_path / str(seed)
+        shutil.copytree(tmp_path / "whole", folder)
+        path = folder / rng.choice(names)
+        path.write_bytes(damaged(path.read_bytes(), rng, is_nifti=False, text=False))
+        size = read(folder).GetSize()
+        return "read" if size == array.shape[::-1] else f"fault: {size}"
+
+    counts, faults = outcomes_of(trial, range(share(0.1)))
     assert faults == []
     assert counts["refused"] > counts["read"]
 

@@ -10,10 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from damage import changed, damaged, ended, everything_in, text_of
 from guarded import outcomes_of, share
 from made_predictions import made_cases, write_arrays, write_labels, write_nnunet
-from test_fuzz_files import changed, ended, everything_in, text_of
-from test_fuzz_images import damaged
 
 from segcal.auditing import audit
 from segcal.folders import read_fits, read_json, read_run

@@ -106,7 +106,8 @@ def auditing(root):
 
 
 def applying(root):
-    apply(root / "audit", root / "maps", out=root / "calibrated", calibrator="ts")
+    if not (root / "calibrated").exists():  # what stands there is whole, and is not replaced
+        apply(root / "audit", root / "maps", out=root / "calibrated", calibrator="ts")
 
 
 VERBS = {

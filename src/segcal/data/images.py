@@ -79,16 +79,18 @@ class Grid:
 
 def read(path: Path) -> sitk.Image:
     """Read an image of any of `FORMATS`, or a folder of DICOM files; files are checked first."""
+    values = None
     if path.is_dir():
-        return read_series(path)
-    contents, reader = check_file(path)
-    try:
-        image = sitk.ReadImage(str(path), sitk.sitkUnknown, reader)
-    except RuntimeError:
-        raise UserError(f"{path} cannot be read: it is no image, or it is truncated") from None
+        image = read_series(path)
+    else:
+        contents, reader = check_file(path)
+        values = contents.values  # those of the file: ITK may have replaced NaN by 0
+        try:
+            image = sitk.ReadImage(str(path), sitk.sitkUnknown, reader)
+        except RuntimeError:
+            raise UserError(f"{path} cannot be read: it is no image, or it is truncated") from None
     if image.GetPixelIDTypeAsString().startswith("complex"):
         raise UserError(f"{path} holds complex numbers; store their magnitude")
-    values = contents.values  # those of the file: ITK may have replaced NaN by 0
     if values is None:
         values = sitk.GetArrayViewFromImage(image)
     if not np.isfinite(values).all():

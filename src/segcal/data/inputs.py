@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from segcal.data.case import prepared_image, read_images
@@ -20,6 +19,7 @@ from segcal.data.containers import data_files
 from segcal.data.images import Grid
 from segcal.data.inspect import PICTURES
 from segcal.data.pairs import ENDINGS, SHOWN
+from segcal.data.series import series_names
 from segcal.folders import CaseSet, open_cases
 from segcal.folders.cases import is_case_set
 from segcal.folders.files import sha256
@@ -142,9 +142,9 @@ def _files(path: Path) -> list[Path]:
     folders = [part for part in inside if part.is_dir()]
     if images:
         return images
-    if sitk.ImageSeriesReader.GetGDCMSeriesIDs(str(path)):
+    if series_names(path):
         return [path]
-    series = [part for part in folders if sitk.ImageSeriesReader.GetGDCMSeriesIDs(str(part))]
+    series = [part for part in folders if series_names(part)]
     if not series:
         nothing = f"{path} holds no image, no DICOM series and no prepared data set"
         names = ", ".join(part.name for part in folders[:SHOWN])

@@ -206,7 +206,8 @@ def distance(results: Results, dataset: str) -> Figure | None:
     for c in results.main(dataset):
         with suppress(UserError):
             bands[c.key] = results.bins(c, voxels="reference").get("bands", {})
-    bands = {key: sums for key, sums in bands.items() if sums}  # older runs have none
+    # Older runs have none, and without predicted foreground there is no outline.
+    bands = {key: sums for key, sums in bands.items() if sums and np.any(sums["count"])}
     if not bands:
         return None
     return series.distance(bands, looks_of(results.main(dataset)), results.classes(dataset)[1:])
@@ -329,7 +330,9 @@ _ROWS = (
     FigureRow(reliability, "Reliability", _BINS, _POOLED),
     FigureRow(calibrated, "Before and after calibration", "a fitted calibrator", _POOLED),
     FigureRow(reliability_per_class, "Reliability per class", _BINS, _POOLED),
-    FigureRow(distance, "By distance to the outline", _BINS, _POOLED),
+    FigureRow(
+        distance, "By distance to the outline", f"{_BINS} with predicted foreground", _POOLED
+    ),
     FigureRow(risk_coverage, "Risk and coverage", _BINS, _POOLED),
     FigureRow(mean_logits, "Mean logits", _BINS, _POOLED),
     FigureRow(qualitative, "One case", _WEIGHTS),

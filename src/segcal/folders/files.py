@@ -36,6 +36,10 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
+    except OSError as error:
+        if error.errno and error.filename is None:  # a full disk does not say which
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

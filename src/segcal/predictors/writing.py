@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -15,9 +14,10 @@ import numpy as np
 import SimpleITK as sitk
 from numpy.lib import format as npy
 
+from segcal.data.containers.contents import LIMIT, max_voxels
 from segcal.data.images import read, read_header
 from segcal.folders import write_image
-from segcal.predictors.arrays import Layout, layout_of
+from segcal.predictors.arrays import Layout, layout_of, whole
 from segcal.predictors.maps import Map, Maps
 from segcal.predictors.volumes import Nifti, nifti_of, opened
 from segcal.types import UserError
@@ -80,13 +80,24 @@ def _write_npz(
 ) -> None:
     """The same archive, in which only the maps are new."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        name_of_maps = f"{layout.key}.npy"
+        n_bytes = sum(part.file_size for part in old.infolist() if part.filename != name_of_maps)
+        if n_bytes > max_voxels():
+            problem = f"{source} holds {n_bytes:,} bytes beside its maps"
+            raise UserError(f"{problem}; remove them, or raise the limit with {LIMIT}=N")
         for name in old.namelist():
             with new.open(name, "w", force_zip64=True) as file:
-                if name == f"{layout.key}.npy":
+                if name == name_of_maps:
                     _write_array(file, layout, values, dtype)
                 else:
-                    with old.open(name) as other:
-                        shutil.copyfileobj(other, file)
+                    file.writelines(_blocks(source, old, name))
+
+
+def _blocks(source: Path, archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+    """The content of a part of an archive; one sentence if it is damaged."""
+    with whole(source), archive.open(name) as part:
+        while block := part.read(_BLOCK):
+            yield block
 
 
 def _write_array(

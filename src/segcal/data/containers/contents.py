@@ -138,13 +138,17 @@ def require_size(path: Path, shape: Sequence[int], n_parts: int = 1) -> int:
 
 def check_voxels(subject: str, shape: Sequence[int], n_parts: int = 1) -> int:
     """The number of values of an array; refuse more than the limit."""
-    n_values = math.prod(shape) * n_parts
-    text = os.environ.get(LIMIT, "")
-    limit = int(text) if text.isdecimal() else MAX_VOXELS
+    n_values, limit = math.prod(shape) * n_parts, max_voxels()
     if n_values > limit:
         says = f"{subject} a size of {' x '.join(map(str, shape))}, more than {limit:,} voxels"
         raise UserError(f"{says}; {LIMIT}=N in the environment raises this limit")
     return n_values
+
+
+def max_voxels() -> int:
+    """The limit on voxels of a file."""
+    text = os.environ.get(LIMIT, "")
+    return int(text) if text.isdecimal() else MAX_VOXELS
 
 
 def require_spacing(path: Path, spacing: Iterable[float]) -> None:
