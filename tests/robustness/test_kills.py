@@ -174,14 +174,14 @@ def files_in(root):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_kill_at_any_change_of_a_name_is_repaired_by_the_same_command(made, tmp_path, verb):
-    whole = tmp_path / "whole"
+    whole = tmp_path / "whole" / "work"  # of one name, which data sets are named after
     shutil.copytree(made, whole)
     n_changes = in_a_process(verb, whole)
     assert n_changes > 0
     expected = files_in(whole)
     points = random.Random(verb.__name__).sample(range(n_changes), min(n_changes, POINTS))
     for point in points:
-        root = tmp_path / "killed"
+        root = tmp_path / "killed" / "work"
         shutil.copytree(made, root)
         before = files_in(root)
         assert in_a_process(verb, root, kill_at=point) is None
