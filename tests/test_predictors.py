@@ -345,6 +345,6 @@ def test_a_full_disk_while_calibrators_are_fitted_is_named(runs, monkeypatch):
         raise OSError("500 requested and 100 written")  # NumPy's own, without a number
 
     monkeypatch.setattr("segcal.fitting.np.save", full)
-    with pytest.raises(UserError, match="the disk of .*: not everything could be written; make room"):
+    with pytest.raises(UserError, match="the disk of .*: not everything .*; make room"):
         calibrate(open_predictor(runs[0]), ["ts"])
     assert not (runs[0] / ".logits").exists()
