@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 import struct
 import sys
 from importlib import import_module
@@ -97,6 +98,16 @@ def _with_hostile_value(content, rng):
             lines[i] = name + mark + b" " + rng.choice(HOSTILE).encode("utf-8", "replace")
             break
     return bytearray(b"\n".join(lines))
+
+
+def damaged_json(contents, seed, root):
+    """Write one of these JSON files, damaged, into a folder of its own: its name and its path."""
+    rng = random.Random(seed)
+    name = rng.choice(list(contents))
+    path = root / str(seed) / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text_of(changed(contents[name], rng), rng))
+    return name, path
 
 
 def ended(arguments):

@@ -5,7 +5,7 @@ import random
 import shutil
 
 import pytest
-from damage import VALUES, changed, ended, everything_in, text_of
+from damage import VALUES, changed, damaged_json, ended, everything_in, text_of
 from guarded import outcomes_of, share
 from made_runs import made_run
 from official_layouts import write_layout
@@ -50,11 +50,7 @@ def test_json_files_of_ours(made, tmp_path):
     contents = {name: read_json(made / name) for name in READERS}
 
     def trial(seed):
-        rng = random.Random(seed)
-        name = rng.choice(list(READERS))
-        path = tmp_path / str(seed) / name
-        path.parent.mkdir(parents=True)
-        path.write_bytes(text_of(changed(contents[name], rng), rng))
+        name, path = damaged_json(contents, seed, tmp_path)
         READERS[name](path.parent)
         return "read"
 

@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 import SimpleITK as sitk
-from damage import changed, damaged, ended, everything_in, text_of
+from damage import changed, damaged, damaged_json, ended, everything_in, text_of
 from guarded import outcomes_of, share
 from made_predictions import made_cases, write_arrays, write_labels, write_nnunet
 
@@ -170,11 +170,7 @@ def test_json_files_of_an_audit(audited, tmp_path):
     contents = {name: read_json(folder / name) for name in READERS}
 
     def trial(seed):
-        rng = random.Random(seed)
-        name = rng.choice(list(READERS))
-        path = tmp_path / str(seed) / name
-        path.parent.mkdir(parents=True)
-        path.write_bytes(text_of(changed(contents[name], rng), rng))
+        name, _ = damaged_json(contents, seed, tmp_path)
         READERS[name](tmp_path / str(seed))
         return "read"
 
